@@ -1,8 +1,10 @@
 """How long does the GPU do nothing inside a sweep?
 
 The command line's own sweep (the task of ``whole_sweep``) in this process, while a second thread switches CUPTI on for
-two seconds of every five: kernels and copies on all streams, also those that a graph replays. A window's idle share is
-the time in which none of them ran. ``--stacks FILE`` also samples what the process's Python threads do meanwhile. Run
+two seconds of every six: kernels and copies on all streams, also those that a graph replays. A window's idle share is
+the time in which none of them ran. CUPTI does not see what was launched before it was switched on, so a window begins
+later than it by what a sweep has under way: counted from the first moment, passes that run count as idle time.
+``--stacks FILE`` also samples what the process's Python threads do meanwhile. Run
 ``whole_sweep --folder F`` before and give its folder here, and the caches are warm.
 """
 
@@ -32,6 +34,8 @@ __all__ = ["idle_seconds", "main"]
 QUESTION = "Which share of a sweep's time does the GPU run neither a kernel nor a copy?"
 # a gap that a replayed graph's launch explains is below this
 LONG_GAP_SECONDS = 1e-3
+# what a sweep launches ahead has ended by then: passes of up to half a second, one behind the other
+SETTLING_SECONDS = 1.0
 
 
 def idle_seconds(busy: Iterable[tuple[float, float]], *, begin: float, end: float) -> tuple[float, list[float]]:
@@ -61,10 +65,11 @@ class Windows(threading.Thread):
         self._taken: list[tuple[float, int, int, Any]] = []
 
     def run(self) -> None:
-        while not self._ended.wait(self._period - self._length):
+        while not self._ended.wait(self._period - self._length - SETTLING_SECONDS):
             profiler = torch.autograd.profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
             profiler._prepare_trace()
             profiler._start_trace()
+            time.sleep(SETTLING_SECONDS)
             at, begin = time.perf_counter() - self._began, time.time_ns()
             time.sleep(self._length)
             end = time.time_ns()
@@ -81,7 +86,8 @@ class Windows(threading.Thread):
         found = []
         for at, begin, end, results in self._taken:
             events = [event for event in results.events() if event.device_type() == DeviceType.CUDA]
-            busy = [(event.start_ns() / 1e9, (event.start_ns() + event.duration_ns()) / 1e9) for event in events]
+            spans = [(event.start_ns() / 1e9, (event.start_ns() + event.duration_ns()) / 1e9) for event in events]
+            busy = [(start, stop) for start, stop in spans if stop > begin / 1e9]
             idle, gaps = idle_seconds(busy, begin=begin / 1e9, end=end / 1e9)
             found.append(
                 {
@@ -90,7 +96,7 @@ class Windows(threading.Thread):
                     "idle_share": idle / ((end - begin) / 1e9),
                     "in_long_gaps": sum(gap for gap in gaps if gap > LONG_GAP_SECONDS) / ((end - begin) / 1e9),
                     "longest_gap_s": max(gaps, default=0.0),
-                    "kernels": len(events),
+                    "kernels": len(busy),
                 }
             )
         return found
@@ -147,7 +153,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=None, help="whole_sweep's: its model, rows and caches")
     parser.add_argument("--suffix", default="", help="behind the names of its figures, such as _again for a second run")
     parser.add_argument("--window", type=float, default=2.0, help="seconds of a window")
-    parser.add_argument("--period", type=float, default=5.0, help="seconds from a window to the next")
+    parser.add_argument("--period", type=float, default=6.0, help="seconds from a window to the next")
     parser.add_argument("--stacks", type=Path, default=None, help="also write where the process's threads were")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()

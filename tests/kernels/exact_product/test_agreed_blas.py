@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.exact_product import AgreedShapes, exact_product
+from cohort.kernels.exact_product import AgreedShapes, agreed_blas, exact_product
 from cohort.kernels.exact_product.agreed_blas import LEAST_WASTE, blas_agrees
+from cohort.kernels.exact_product.kept_answers import KeptAnswers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
@@ -41,3 +44,29 @@ def test_whatever_computes_it_the_bits_are_the_same(rows: int, shape: tuple[int,
         assert torch.equal(few, found[17:20])
     wasted = [wasted_share(rows, width, programs=num_multiprocessors(x.device)) for width in shape]
     assert bool(agreed.answers) == (max(wasted) >= LEAST_WASTE)
+
+
+@pytest.mark.gpu
+def test_what_was_answered_before_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not runs_hopper(torch.device("cuda")):
+        pytest.skip("not a Hopper")
+    kept, asked = tmp_path / "answers.jsonl", list[int]()
+    ask = agreed_blas._ask
+
+    def counted(x: torch.Tensor, weight: torch.Tensor, *, forward: bool) -> bool | None:
+        asked.append(x.shape[0])
+        return ask(x, weight, forward=forward)
+
+    monkeypatch.setattr(agreed_blas, "_ask", counted)
+    weight = (torch.randn(4096, 4096, device="cuda") * 0.02).bfloat16()
+    found = []
+    for _ in range(2):
+        # as another process would find them
+        answers = KeptAnswers(kept)
+        monkeypatch.setattr(agreed_blas, "kept_answers", lambda device, answers=answers: answers)
+        agreed = AgreedShapes()
+        for rows in (128, 1152):
+            exact_product(torch.randn(rows, 4096, device="cuda").bfloat16(), weight, forward=True, agreed=agreed)
+        found.append([*agreed.answers.values()])
+    assert found[0] == found[1]
+    assert asked == [128, 1152]

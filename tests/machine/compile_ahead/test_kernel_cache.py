@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cohort.machine.compile_ahead.kernel_cache import identify_triton, is_whole, mark, remove_damaged
+from cohort.machine.compile_ahead.kernel_cache import is_whole, mark, remove_damaged
 
 
 def cubin(num_sections: int = 3) -> bytes:
@@ -92,14 +90,3 @@ def test_a_cache_that_lost_kernels_or_was_moved_is_filled_again(tmp_path: Path) 
     for damaged in ("not a number", "", "1 kernels", "2 kernels in the cache\n"):
         marker.write_text(damaged)
         assert not is_whole(marker)
-
-
-def test_triton_is_identified_once_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setitem(sys.modules, "triton.runtime.cache", SimpleNamespace(triton_key=lambda: calls.append("read")))
-    identify_triton()
-    assert calls == ["read"]
-    # another version keeps its digest elsewhere
-    monkeypatch.setitem(sys.modules, "triton.runtime.cache", SimpleNamespace())
-    identify_triton()
-    assert calls == ["read"]

@@ -3,7 +3,7 @@
 Which kernel a BLAS takes follows from the shape of a product and from how its operands lie, not from their numbers. So
 one product of random numbers tells whether it sums over K in the same order: a sum that is cut elsewhere changes about
 one entry in a thousand, and all entries are compared. It is asked where our own tiles leave much of their last wave
-empty, for numbers of rows that come again: those of recorded passes.
+empty, for numbers of rows that come again: those of recorded passes. Answers are kept for later processes.
 
 Shapes:  M rows · N, K output and input width of the weight
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
+from cohort.kernels.exact_product.kept_answers import kept_answers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
@@ -41,8 +42,14 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
     aligned = x_MI.data_ptr() % 16 == 0 and weight_NK.data_ptr() % 16 == 0
     key = (num_rows, *weight_NK.shape, forward, aligned, x_MI.dtype, x_MI.device)
     if key not in agreed.answers:
+        kept = kept_answers(x_MI.device)
+        name = " ".join(map(str, key[:-1]))
+        found = kept.get(name)
         # nothing can be asked while a graph is recorded; the pass before it has asked
-        found = None if torch.cuda.is_current_stream_capturing() else _ask(x_MI, weight_NK, forward=forward)
+        if found is None and not torch.cuda.is_current_stream_capturing():
+            found = _ask(x_MI, weight_NK, forward=forward)
+            if found is not None:
+                kept.add(name, agrees=found)
         if found is None:
             return False
         agreed.answers[key] = found

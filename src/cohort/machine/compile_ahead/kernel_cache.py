@@ -5,7 +5,6 @@ Triton trusts what it finds: a run would end at a file that a full disk or a bro
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -18,7 +17,7 @@ from cohort import kernels
 from cohort.core.durable_files import write_text
 from cohort.machine.compile_ahead.triton_cache import MARKER_SUFFIX, triton_cache
 
-__all__ = ["cache_marker", "identify_triton", "is_whole", "mark", "remove_damaged"]
+__all__ = ["cache_marker", "is_whole", "mark", "remove_damaged"]
 
 _GROUP = "__grp__"
 _BINARIES = (".cubin", ".hsaco")
@@ -42,17 +41,6 @@ def cache_marker(*facts: object) -> Path | None:
     for path in sorted(Path(*kernels.__path__).rglob("*.py")):
         digest.update(path.read_bytes())
     return cache / f"cohort-{digest.hexdigest()[:32]}{MARKER_SUFFIX}"
-
-
-def identify_triton() -> None:
-    """Have Triton read its own files, by whose digest it finds what it compiled: half a second of a first launch.
-
-    It keeps the digest; a version that finds kernels otherwise has nothing to read.
-    """
-    with contextlib.suppress(ImportError):
-        from triton.runtime.cache import triton_key
-
-        triton_key()
 
 
 def is_whole(marker: Path) -> bool:

@@ -15,7 +15,7 @@ from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.machine.compile_ahead.kernel_cache import cache_marker, identify_triton, is_whole, mark, remove_damaged
+from cohort.machine.compile_ahead.kernel_cache import cache_marker, is_whole, mark, remove_damaged
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
     collect_launches,
@@ -24,6 +24,7 @@ from cohort.machine.compile_ahead.launches import (
     measured_adapters,
 )
 from cohort.machine.compile_ahead.triton_cache import is_cold, triton_cache
+from cohort.machine.compile_ahead.triton_digest import identify_triton
 from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder

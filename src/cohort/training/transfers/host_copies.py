@@ -1,7 +1,7 @@
 """Copies states from a GPU to host memory, while trials train.
 
 A parked state of an 8B model is up to two gigabytes. Copying it into fresh host memory takes as long as touching that
-memory does, some 2 GB/s in one thread, and nothing else needs to wait for it.
+memory does, and nothing else needs to wait for it. Large pages are touched in half the time, and freed in a tenth.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from cohort.core.process.huge_pages import use_huge_pages
 from cohort.kernels.device_blocks import BUFFER_BYTES, OfThread
 from cohort.training.transfers.transfer_threads import ready_events, state_threads
 
@@ -42,6 +43,7 @@ class HostCopies:
 
     def _copy(self, tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        use_huge_pages(host.data_ptr(), host.nbytes)
         if not tensor.is_cuda:
             return host.copy_(tensor)
         stream = self._own.stream(tensor.device)

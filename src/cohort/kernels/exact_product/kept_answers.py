@@ -1,0 +1,99 @@
+"""What the BLAS of this machine answered before: kept on disk, as asking it makes a GPU wait for each new size.
+
+An answer follows from the shapes, the GPU, the libraries and our own kernel; each of these is in the name of the file,
+so that with another one everything is asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import torch
+import triton
+
+from cohort.core.cache_directory import default_cache_directory
+from cohort.kernels import packed_linear
+from cohort.kernels.exact_product import agreed_shapes
+
+__all__ = ["KeptAnswers", "kept_answers"]
+
+_FOLDER = "blas_answers"
+# of the environment: what tells a BLAS which of its kernels to take
+_SETTINGS = re.compile(r"CUBLAS|TORCH_BLAS|TORCH_CUBLAS|NVIDIA_TF32")
+_MAPS = Path("/proc/self/maps")
+
+
+class KeptAnswers:
+    """Answers by the shape of a product and how its operands lie, a line each: several processes may add to them."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what ``path`` holds; a line that is damaged is as if it had never been asked."""
+        self._path = path
+        self._answers: dict[str, bool] = {}
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    found = json.loads(line)
+                    if isinstance(found["key"], str) and isinstance(found["agrees"], bool):
+                        self._answers[found["key"]] = found["agrees"]
+
+    def get(self, key: str) -> bool | None:
+        return self._answers.get(key)
+
+    def add(self, key: str, *, agrees: bool) -> None:
+        """Keep an answer; a cache that cannot be written only costs time."""
+        self._answers[key] = agrees
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                # behind a line that another process was killed in
+                file.write("\n" + json.dumps({"key": key, "agrees": agrees}) + "\n")
+
+
+@functools.cache
+def kept_answers(device: torch.device) -> KeptAnswers:
+    """Return the answers of the BLAS of this process's libraries on a GPU, read once."""
+    name = hashlib.sha256(json.dumps(_facts(device)).encode()).hexdigest()[:32]
+    return KeptAnswers(default_cache_directory() / _FOLDER / f"{name}.jsonl")
+
+
+def _facts(device: torch.device) -> list[object]:
+    """Return whatever decides which kernel the BLAS takes, and the bits of ours."""
+    properties = torch.cuda.get_device_properties(device)
+    matmul = torch.backends.cuda.matmul
+    return [
+        properties.name,
+        (properties.major, properties.minor, properties.multi_processor_count),
+        (torch.__version__, torch.version.git_version, torch.version.cuda, triton.__version__),
+        (matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction),
+        str(torch.backends.cuda.preferred_blas_library()),
+        sorted((key, value) for key, value in os.environ.items() if _SETTINGS.match(key)),
+        _libraries(),
+        _own_sources(),
+    ]
+
+
+def _libraries() -> list[tuple[str, int, int]]:
+    """Return the BLAS libraries that this process has loaded: path, size and time of change."""
+    try:
+        paths = {line.split(maxsplit=5)[5] for line in _MAPS.read_text().splitlines() if "libcublas" in line}
+        states = [(path, Path(path).stat()) for path in sorted(paths)]
+    except OSError:
+        # no such list here: the version of torch stands for them
+        return []
+    return [(path, status.st_size, status.st_mtime_ns) for path, status in states]
+
+
+def _own_sources() -> str:
+    """Return a digest of the kernels whose bits are asked for, and of the tiles that they choose."""
+    folders = [Path(agreed_shapes.__file__).parent, *(Path(path) / "hopper" for path in packed_linear.__path__)]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
