@@ -171,6 +171,9 @@ class MemoryProbe:
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
         )
+        if self._executor.bank.is_exact:
+            # each answer would be waited for, and there is none where no kernel is launched
+            decoder.use_exact_products(asks_blas=False)
         self._depths = _depths(decoder, adapted=self._executor.bank.layout.columns)
         self._objective = objective
         self.reserve_bytes = 0

@@ -49,7 +49,9 @@ def test_other_libraries_settings_and_gpus_are_asked(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     library, maps = tmp_path / "libcublas.so.13", tmp_path / "maps"
     library.write_text("a library")
-    maps.write_text(f"7f00-7f01 r-xp 00000000 08:01 123    {library}\n7f02-7f03 r-xp 00000000 08:01 124    /lib/libc.so\n")
+    maps.write_text(
+        f"7f00-7f01 r-xp 00000000 08:01 123    {library}\n7f02-7f03 r-xp 00000000 08:01 124    /lib/libc.so\n"
+    )
     monkeypatch.setattr(module, "_MAPS", maps)
     facts = [module._facts(torch.device("cuda"))]
     assert facts[0] == module._facts(torch.device("cuda"))

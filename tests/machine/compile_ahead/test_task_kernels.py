@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,7 @@ def warm_up(
     numerics: Numerics = Numerics.FAST,
     early: KernelWarmUp | None = None,
     mean_length: float = 200.0,
+    mixture: object = None,
 ) -> KernelWarmUp:
     machine: Any = SimpleNamespace(
         device=torch.device(device),
@@ -43,7 +44,7 @@ def warm_up(
         numerics=numerics,
         quantization=quantization,
     )
-    config: Any = SimpleNamespace(bridged=None)
+    config: Any = SimpleNamespace(bridged=None, mixture=mixture)
     return KernelWarmUp(
         machine,
         adapters=[AdapterSpec(r=r, lora_alpha=8.0)],
@@ -78,6 +79,12 @@ class Workers:
     def go_on(self, ended: Callable[[Compiled], None]) -> None:
         self.calls.append("go on")
         self.ended = ended
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        self.calls.append("collecting")
+        yield
+        self.calls.append("collected")
 
     def wait(self) -> Compiled:
         self.calls.append("wait")
@@ -208,6 +215,38 @@ def test_kernels_are_compiled_behind_the_passes_that_come(
         assert "1 kernel will be compiled by the first pass that needs it: no room" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("mixture", "quantization", "calls"),
+    [
+        (None, "none", ["collect stand-in", "collecting", "measured", "collected", "go on", "end"]),
+        # what a quantised weight launches is known with the model
+        (None, "int8", ["collect model", "collecting", "measured", "collected", "go on", "end"]),
+        # sizes follow from what kernels compute
+        ("experts", "none", ["collect stand-in", "measured", "go on", "end"]),
+    ],
+)
+def test_memory_is_measured_by_passes_that_launch_nothing(
+    on_gpu: Path, mixture: object, quantization: str, calls: list[str]
+) -> None:
+    workers = Workers()
+    model: Any = SimpleNamespace(ring=None)
+    with warm_up("cuda", say=str, workers=workers, quantization=quantization, mixture=mixture) as found:
+        found.begin()
+        with found.measuring(model):
+            workers.calls.append("measured")
+        found.go_on(model)
+    assert [call.replace(str(model), "model") for call in workers.calls] == calls
+
+
+def test_passes_are_launched_where_nothing_is_compiled(on_gpu: Path) -> None:
+    mark(on_gpu / "cohort-0.compiled")
+    workers = Workers()
+    model: Any = SimpleNamespace(ring=None)
+    with warm_up("cuda", say=str, workers=workers) as found, found.measuring(model):
+        workers.calls.append("measured")
+    assert workers.calls == ["measured"]
+
+
 def test_what_could_not_be_collected_is_tried_once_with_the_model(
     on_gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,14 +309,14 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
     monkeypatch.setattr(kernels, "begin_in_thread", lambda name, function: read.append(function.__name__))
     with workers_ahead(on_gpu=True) as workers:
         assert workers is started.enter_result
-    assert read == [], "workers read what they need of Triton"
+    assert read == ["identify_triton"], "for the launches of this process"
     with workers_ahead(on_gpu=False) as workers:
         assert workers is None
     # another model's, perhaps: whether there is something to compile is known once this one's sizes are
     (on_gpu / "cohort-1.compiled").touch()
     with workers_ahead(on_gpu=True) as workers:
         assert workers is None
-    assert read == ["identify_triton"]
+    assert read == ["identify_triton"] * 2
 
 
 @pytest.mark.parametrize(

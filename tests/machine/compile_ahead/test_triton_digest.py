@@ -70,7 +70,9 @@ def test_other_files_are_read(processes: Processes, change: str) -> None:
     assert processes.num_reads == 2
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"digest": 1, "sha256": 2}', '{"digest": "3.6.0-9", "sha256": "0"}', "[]"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", '{"digest": 1, "sha256": 2}', '{"digest": "3.6.0-9", "sha256": "0"}', "[]"]
+)
 def test_a_damaged_file_is_made_again(processes: Processes, damage: str) -> None:
     processes.start()
     (kept,) = processes.kept.rglob("*.json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,9 +130,7 @@ def test_a_model_that_is_being_loaded_is_not_loaded_again(monkeypatch: pytest.Mo
     assert kernels.num_loads == 1, "while it is being loaded"
 
 
-def test_memory_is_measured_while_kernels_are_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_is_measured_before_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     done = list[str]()
 
     class Compiling:
@@ -139,6 +139,12 @@ def test_memory_is_measured_while_kernels_are_compiled(
 
         def __exit__(self, *_: object) -> None:
             done.append("workers are left")
+
+        @contextlib.contextmanager
+        def measuring(self, decoder: str) -> Iterator[None]:
+            done.append(f"launching nothing of {decoder}")
+            yield
+            done.append("launching")
 
         def go_on(self, decoder: str) -> None:
             done.append(f"compiling behind {decoder}")
@@ -157,5 +163,11 @@ def test_memory_is_measured_while_kernels_are_compiled(
     rows = SimpleNamespace(lengths=np.array([4]))
     demand: Any = SimpleNamespace(machine=None, config=None, layout=None, specs=(), rows=rows)
     found: Any = place_model(demand, Path("model"), request=SizeRequest(), clock=ManualClock(), say=done.append)
-    assert done == ["compiling behind decoder", "workers are left", "measure decoder"]
+    assert done == [
+        "launching nothing of decoder",
+        "measure decoder",
+        "launching",
+        "compiling behind decoder",
+        "workers are left",
+    ]
     assert found.decoder == "decoder"

@@ -94,7 +94,7 @@ def collect_launches(
         usual: Tokens of a usual row.
         pass_tokens: Sizes of passes, which choose the tiles of products; at one of them every kind of pass is run.
         step_tokens: Sizes of which a training step is enough.
-        first_tokens: Those of them whose kernels are needed first, of the narrowest adapter alone and the widest alone.
+        first_tokens: Those of them whose kernels are needed first.
         numerics: Those of the passes.
     """
     if numerics is Numerics.EXACT:
@@ -105,11 +105,10 @@ def collect_launches(
     first = [tokens for tokens in first_tokens if tokens in sizes]
     others = sorted((tokens for tokens in sizes if tokens not in first), reverse=True)
     sizes[[*first, *others][0]] = _Passes.ALL
-    # the widest adapter of a pack decides what is launched: each alone, and all of them together
-    alone = [[spec] for spec in (*adapters[:1], *reversed(adapters[1:]))]
-    packs = [*alone, *([list(adapters)] if len(adapters) > 1 else [])]
-    visits = [(specs, own) for own in (first, others) for specs in packs[:2]]
-    visits += [(specs, [*first, *others]) for specs in packs[2:]]
+    # the widest adapter of a pack decides what is launched: all of them together, as a sweep begins, and each alone
+    together = [list(adapters)] if len(adapters) > 1 else []
+    packs = [*together, *([spec] for spec in reversed(adapters))]
+    visits = [(specs, own) for specs in packs for own in (first, others)]
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
         for specs, own in visits:

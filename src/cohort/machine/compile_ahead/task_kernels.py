@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 PASS_TOKENS = (16384, 4096, 1024, 256)
 # between them, other strips of columns alone: they halve as a stream doubles
 STEP_TOKENS = (8192, 2048, 512)
-# about those at which the memory of passes is measured, which needs its kernels first
-FIRST_TOKENS = (1024, 2048, 4096)
+# those of a sweep's first passes, of all trials together: the GPU waits for them
+FIRST_TOKENS = (4096, 2048)
 # tokens of a usual row that give the kernels of `kernels_ahead.USUAL_TOKENS`
 SAME_LENGTHS = range(120, 301)
 # those of a sweep's first passes, whose kernels are loaded while the weights are read
@@ -63,6 +63,8 @@ def workers_ahead(*, on_gpu: bool) -> Iterator[KernelCompiler | None]:
         yield None
         return
     with KernelCompiler() as compiler:
+        # for the launches of this process; workers do it for themselves
+        begin_in_thread("cohort-triton", identify_triton)
         yield compiler
 
 
@@ -152,6 +154,20 @@ class KernelWarmUp:
                 pass_tokens=LOADED_TOKENS,
                 numerics=self._machine.numerics,
             )
+
+    @contextlib.contextmanager
+    def measuring(self, decoder: Decoder) -> Iterator[None]:
+        """Inside, the memory of passes may be measured before their kernels are compiled: none of them is launched.
+
+        What a pass takes follows from its shapes, and workers compile meanwhile. Where rows choose their experts by
+        what kernels compute, sizes follow from these choices: such passes are launched, and wait for their kernels.
+        """
+        if self._model.config.mixture is not None or not self._is_compiling(decoder):
+            yield
+            return
+        assert self._compiler is not None, "it compiles"
+        with self._compiler.collecting():
+            yield
 
     def go_on(self, decoder: Decoder) -> None:
         """Let kernels be compiled behind the passes that come: a launch waits for its own, and for no other.

@@ -130,9 +130,10 @@ def place_model(
         with kernels:
             decoder = _load(demand, model_directory, place.weights, kernels=kernels, begun=begun)
             loaded_at = clock.monotonic()
+            # what passes take is bytes, and no time of theirs
+            with kernels.measuring(decoder):
+                memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
             kernels.go_on(decoder)
-        # what passes take is bytes, and no time of theirs
-        memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
     return PlacedModel(
         demand=replace(demand, layout=place.layout),
         decoder=decoder,

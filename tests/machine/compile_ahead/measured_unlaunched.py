@@ -1,0 +1,67 @@
+"""A program for a GPU: prints what passes take, measured before their kernels are there and once they are.
+
+In a process of its own, whose kernels nothing has loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import GradientCheckpointing
+from cohort.core.numerics import Numerics
+from cohort.machine.compile_ahead.triton_launches import taken_launches
+from cohort.memory.profile import profile_memory
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.objectives import DEFAULT_OBJECTIVE, objective_named
+from cohort.training.objectives.objective import Objective
+from tests.training.small_models import save_llama
+
+
+def peaks(decoder: Decoder, *, numerics: Numerics, objective: Objective, mode: GradientCheckpointing) -> list[Any]:
+    profile = profile_memory(
+        decoder,
+        layout=AdapterLayout(dict(decoder.linears)),
+        ranks=[8, 40],
+        usual=40,
+        longest=300,
+        longest_group=600,
+        room_bytes=8 << 30,
+        most_tokens=4096,
+        gradient_checkpointing=mode,
+        objective=objective,
+        numerics=numerics,
+    )
+    assert profile is not None
+    found = [
+        [str(peak.kind), repr(peak.size), peak.forward_bytes, peak.backward_bytes] for peak in profile.model.samples
+    ]
+    return [*found, [profile.largest_tokens, profile.checked_tokens]]
+
+
+def main() -> None:
+    """Print by what was measured: kernels that were handed over, peaks without launches, and with them."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        save_llama(Path(folder), num_layers=12)
+        decoder = load_decoder(Path(folder), dtype="bfloat16", device="cuda")
+    for what, numerics, objective, mode in (
+        ("exact", Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
+        ("fast", Numerics.FAST, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
+        ("pairs", Numerics.EXACT, objective_named("dpo"), GradientCheckpointing.AUTO),
+        ("recomputed", Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.ALWAYS),
+    ):
+        handed = dict[object, bytes]()
+        with taken_launches(handed.__setitem__):
+            before = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
+        after = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
+        found[what] = [len(handed), before, after]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
