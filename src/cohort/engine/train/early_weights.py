@@ -17,6 +17,7 @@ from cohort.adapter_files.write import write_adapter_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import StorageFullError
+from cohort.core.process.single_threaded import compute_alone
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.ranks.divided_states.divided_rows import DividedRows, whole_rows
 from cohort.training.transfers.host_copies import HostCopies
@@ -38,7 +39,8 @@ class EarlyWeights:
     def __init__(self, layout: AdapterLayout, *, folder_of: Callable[[int], Path]) -> None:
         """``folder_of`` returns the folder of a trial, which is made."""
         self._layout, self._folder_of = layout, folder_of
-        self._threads = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-early-weights")
+        # the best trials are compared meanwhile
+        self._threads = ThreadPoolExecutor(WRITERS, "cohort-early-weights", initializer=compute_alone)
         self._writing: dict[int, Future[None]] = {}
         self.copies = HostCopies()
 

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from cohort.core.process.single_threaded import compute_alone
+
 __all__ = ["ready_events", "state_threads"]
 
 MOST_THREADS = 4
@@ -17,7 +19,7 @@ MOST_THREADS = 4
 def state_threads(name: str) -> ThreadPoolExecutor:
     """Return threads for copies; half of the cores are left to those who train."""
     count = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
-    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
+    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=compute_alone)
 
 
 def ready_events(tensors: Iterable[Tensor]) -> dict[torch.device, torch.cuda.Event]:
