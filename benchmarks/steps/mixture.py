@@ -46,8 +46,9 @@ from cohort.models.experts.grouped import grouped_block
 from cohort.models.experts.sparse_mlp import SparseMlp
 from cohort.models.experts.stacked_weights import StackedWeights
 from cohort.training.backward_start import seeded
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.pass_tensors import PassTensors
-from cohort.training.cuda_graphs.recorded_shapes import PassShape, rounded_up
+from cohort.training.cuda_graphs.recorded_shapes import rounded_up
 from cohort.training.token_losses import token_losses
 
 QUESTION = "What do adapters on a mixture of experts cost: against PEFT, the frozen model, and its grouped products?"

@@ -26,7 +26,8 @@ from cohort.memory.budget import Sizes
 from cohort.models.config import DecoderConfig
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.scheduling.admission import Capacity
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape, RecordingPolicy
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, RecordingPolicy
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
 from cohort.tuning import EarlyExitSettings
@@ -60,10 +61,11 @@ class RecordedSizes:
 
     def __init__(self, config: DecoderConfig, *, most_rows: int, costs: Mapping[bool, Cost]) -> None:
         """``costs``: by whether a pass trains."""
-        self._policy, self._most_rows, self._costs = RecordingPolicy(config), most_rows, costs
+        self._policy, self._most_rows, self._costs = RecordingPolicy(config, exact=True), most_rows, costs
         self.recorded: dict[bool, list[PassShape]] = {True: [], False: []}
         self.milliseconds = dict.fromkeys(WHAT, 0.0)
         self.launched = self.passes = 0
+        self._has_recorded = False
 
     context = 1 << 20
 
@@ -98,7 +100,7 @@ class RecordedSizes:
         if need.num_rows <= self._most_rows:
             use, record = self._policy.choose(need, recorded=recorded, kind=kind, upcoming=to_come)
             if record is not None and record.num_rows <= self._most_rows:
-                use = record
+                use, self._has_recorded = record, True
                 if trains and not recorded:
                     largest = self._policy.largest(record, most_rows=self._most_rows)
                     use = largest if self._policy.is_near(record, largest) else record
@@ -112,17 +114,24 @@ class RecordedSizes:
         self.milliseconds["of own sizes"] += own
         self.launched += use is None
         self.passes += 1
-        if trains and to_come is not None and recorded and self._policy.hides_recording(need.num_rows):
-            self._note_ahead(to_come())
 
-    def _note_ahead(self, to_come: Sequence[PassShape]) -> None:
+    def record_ahead(self, upcoming: Callable[[], Sequence[PassShape]], *, num_rows: float) -> None:
         """Note what would be recorded while the device is at a step."""
-        for trains, kind, upcoming in ((True, GraphKind.SUMS, to_come), (False, GraphKind.MEASURES, [])):
-            ahead = self._policy.ahead(recorded=self.recorded[trains], kind=kind, upcoming=upcoming)
+        has_recorded, self._has_recorded = self._has_recorded, False
+        if has_recorded or not self.recorded[True] or not self._policy.hides_recording(num_rows):
+            return
+        to_come = [need for need in upcoming() if need.num_rows <= self._most_rows]
+        for trains, kind, known in ((True, GraphKind.SUMS, to_come), (False, GraphKind.MEASURES, [])):
+            ahead = self._policy.ahead(recorded=self.recorded[trains], kind=kind, upcoming=known)
             if ahead is not None and ahead.num_rows <= self._most_rows:
                 self.recorded[trains].append(ahead)
                 self.milliseconds["recording ahead"] += self._costs[trains].recording
                 return
+        if self._policy.has_time_to_spare(num_rows):
+            spare = self._policy.spare(recorded=self.recorded[True], kind=GraphKind.SUMS)
+            if spare is not None:
+                self.recorded[True].append(spare)
+                self.milliseconds["recording ahead"] += self._costs[True].recording
 
 
 class SizedExecutor(LocalExecutor):

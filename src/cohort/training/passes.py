@@ -32,7 +32,7 @@ from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.backward_start import seeded
 from cohort.training.cuda_graphs.captured_pass import StagedReplay
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
-from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.reference.reference_adapter import read_reference_adapter

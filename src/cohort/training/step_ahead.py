@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cohort.adapters.bank import AdapterBank
-from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.upcoming_passes import UpcomingPasses
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches

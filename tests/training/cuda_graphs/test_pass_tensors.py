@@ -13,8 +13,9 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import UNTRAINED, SlotSample, lay_out
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.pass_tensors import PassTensors
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from tests.training.small_models import compared_rows
 
 SHAPE = PassShape(num_rows=128, num_sequences=4, length=64, num_trained=64)

@@ -12,10 +12,10 @@ import pytest
 from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import (
     SPARE_ROWS,
     GraphKind,
-    PassShape,
     RecordingPolicy,
     launching_rows,
     most_recorded_tokens,

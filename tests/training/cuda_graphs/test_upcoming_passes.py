@@ -10,7 +10,7 @@ import pytest
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import split_micro_batches
-from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.upcoming_passes import LOOKAHEAD, UpcomingPasses
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.step_samples import Resident, gather

@@ -17,10 +17,10 @@ from cohort.adapter_files.write import write_adapter_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import StorageFullError
-from cohort.core.process.single_threaded import compute_alone
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.ranks.divided_states.divided_rows import DividedRows, whole_rows
 from cohort.training.transfers.host_copies import HostCopies
+from cohort.training.transfers.single_threaded import compute_alone
 from cohort.training.transfers.transfer_threads import ready_events
 from cohort.training.trial import TrialSpec
 from cohort.tuning.study import Study

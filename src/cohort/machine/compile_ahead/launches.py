@@ -23,7 +23,8 @@ from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
 from cohort.training.cuda_graphs.few_layers import few_layers, one_layer_each
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings

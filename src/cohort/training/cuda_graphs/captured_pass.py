@@ -17,8 +17,9 @@ from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.backward_start import seeded
 from cohort.training.cuda_graphs.few_layers import few_layers
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.pass_tensors import PassTensors
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from cohort.training.token_losses import token_losses
 
 __all__ = ["CapturedPass", "RecordingMemory", "StagedReplay"]

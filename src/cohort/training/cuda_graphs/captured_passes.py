@@ -26,7 +26,8 @@ from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, StagedReplay
 from cohort.training.cuda_graphs.pass_recorder import PassRecorder
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape, RecordingPolicy, rounded_up
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, RecordingPolicy, rounded_up
 
 __all__ = ["CapturedPasses"]
 
@@ -189,6 +190,8 @@ class CapturedPasses:
         wanted, self._prepared = self._prepared, None
         is_prepared = wanted is not None or not self._bank.is_exact
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
+        if wanted is None and self._policy.has_time_to_spare(num_rows) and sum(rank > 0 for rank in slots.ranks) > 1:
+            wanted = self._spare(widest=widest)
         if wanted is not None and not is_prepared:
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
@@ -210,6 +213,13 @@ class CapturedPasses:
             if shape is not None and self._can_be_ahead(kind, shape, widest=widest):
                 return kind, shape
         return None
+
+    def _spare(self, *, widest: int) -> tuple[GraphKind, PassShape] | None:
+        assert self._policy is not None, "a pass has come"
+        assert self._trained is not None, "and it trained"
+        shape = self._policy.spare(recorded=[*self._recorded(self._trained, widest=widest)], kind=self._trained)
+        is_wanted = shape is not None and self._can_be_ahead(self._trained, shape, widest=widest)
+        return (self._trained, shape) if shape is not None and is_wanted else None
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""

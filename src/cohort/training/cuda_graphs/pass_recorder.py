@@ -11,7 +11,8 @@ from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
 __all__ = ["PassRecorder"]

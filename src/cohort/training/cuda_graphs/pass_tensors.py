@@ -24,7 +24,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import pinned
 from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
-from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
 
 __all__ = ["PassTensors"]
 

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-
 from cohort.core.numerics import Numerics
-from cohort.data.packing import SlotSample
 from cohort.models.config import DecoderConfig
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.spare_shape import spare_shape
 
 __all__ = [
     "GRAPH_TOKENS",
     "MEASURED_ROW_COST",
     "SPARE_ROWS",
     "GraphKind",
-    "PassShape",
     "RecordingPolicy",
     "launching_rows",
     "most_recorded_tokens",
@@ -39,10 +36,6 @@ GRAPH_TOKENS = 8192
 # longer. On an H200 the device takes 86 ms for 8,192 tokens of a 1B model, and a host has launched them after 102.
 MOST_EXACT_GRAPH_TOKENS = 12288
 
-# the cost of a padded attention row in rows of the stream: its share of a layer's work
-PADDED_ROW_COST = 0.05
-# the cost of a trained row in the loss head, likewise
-TRAINED_ROW_COST = 0.15
 # a row of an evaluation in rows of training passes: a third of the products, and what surrounds them
 MEASURED_ROW_COST = 0.4
 # what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
@@ -104,47 +97,6 @@ class GraphKind(IntEnum):
         if from_terms:
             return cls.DROPPED_TERMS if drops else cls.TERMS
         return cls.DROPPED_SUMS if drops else cls.SUMS
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class PassShape:
-    """The sizes that the launches of a pass must know beforehand.
-
-    Attributes:
-        num_rows: T, more than the samples have: the last row is always filler.
-        num_sequences: S.
-        length: L.
-        num_trained: M.
-    """
-
-    num_rows: int
-    num_sequences: int
-    length: int
-    num_trained: int
-
-    @classmethod
-    def of(cls, entries: Sequence[SlotSample]) -> PassShape:
-        """Return what a pass over ``entries`` needs."""
-        lengths = [len(entry.sample.tokens) for entry in entries]
-        return cls(
-            num_rows=sum(lengths) + 1,
-            num_sequences=len(entries),
-            length=max(lengths),
-            num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
-        )
-
-    def holds(self, need: PassShape) -> bool:
-        return (
-            self.num_rows >= need.num_rows
-            and self.num_sequences >= need.num_sequences
-            and self.length >= need.length
-            and self.num_trained >= need.num_trained
-        )
-
-    def cost(self, *, padded: bool) -> float:
-        """Return the approximate work, in rows of the stream; ``padded``: whether attention pads its sequences."""
-        padding = PADDED_ROW_COST * (self.num_sequences + 1) * self.length if padded else 0.0
-        return self.num_rows + TRAINED_ROW_COST * self.num_trained + padding
 
 
 def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassShape:
@@ -262,6 +214,14 @@ class RecordingPolicy:
             return None
         least = min(window, key=lambda need: need.num_rows)
         return self._best_size(least, window=window, recorded=recorded, price=WORTH_AHEAD * self._launching_rows)
+
+    def has_time_to_spare(self, num_rows: float) -> bool:
+        """Return whether the device is at ``num_rows`` rows for longer than a recording takes."""
+        return num_rows >= self._launching_rows
+
+    def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind) -> PassShape | None:
+        """Return a size for passes of fewer trials that is worth a recording once there is nothing else to record."""
+        return spare_shape(recorded, before=self._before[kind], rounded_up=lambda need: self._rounded([need]))
 
     def largest(self, shape: PassShape, *, most_rows: int) -> PassShape:
         """Return a shape of the kind of ``shape`` with about ``most_rows`` rows, and no more; at least ``shape``."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cohort.data.packing import split_micro_batches
 from cohort.data.tokenised import TokenisedRows
-from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.step_samples import Resident
 
 __all__ = ["LOOKAHEAD", "UpcomingPasses"]

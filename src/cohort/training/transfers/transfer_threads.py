@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from cohort.core.process.single_threaded import compute_alone
+from cohort.training.transfers.single_threaded import compute_alone
 
 __all__ = ["ready_events", "state_threads"]
 

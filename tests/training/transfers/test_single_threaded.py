@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from cohort.core.process.single_threaded import compute_alone
+from cohort.training.transfers.single_threaded import compute_alone
 
 
 def test_only_the_thread_that_asks_computes_alone() -> None:

@@ -1,0 +1,47 @@
+"""Sizes that are recorded before any pass asks for them, while the device is busy and there is nothing else to record.
+
+Trials leave a pack together, at a comparison, and others end one after the other: passes become smaller than any that
+was announced. A size that is recorded then makes the device wait; a ladder of sizes that is there serves most of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from cohort.training.cuda_graphs.pass_shape import PassShape
+
+__all__ = ["spare_shape"]
+
+# each step of the ladder is this share of the next larger one, down to the rows of a pass that waits for weights and
+# not for arithmetic
+RATIO, LEAST_ROWS = 0.85, 256
+
+
+def spare_shape(
+    recorded: Sequence[PassShape], *, before: Collection[PassShape], rounded_up: Callable[[PassShape], PassShape]
+) -> PassShape | None:
+    """Return the largest shape that the ladder lacks; None where it is whole, or no pass has come.
+
+    Args:
+        recorded: The shapes that there are.
+        before: Some passes; those of fewer trials have about as many sequences and trained rows for each row.
+        rounded_up: Returns the shape that is recorded for a need.
+    """
+    if not before or not recorded:
+        return None
+    sequences = max(need.num_sequences / need.num_rows for need in before)
+    trained = max(need.num_trained / need.num_rows for need in before)
+    length = max(need.length for need in before)
+    num_rows = max(shape.num_rows for shape in recorded)
+    while (num_rows := int(RATIO * num_rows)) >= LEAST_ROWS:
+        need = PassShape(
+            num_rows=num_rows,
+            num_sequences=math.ceil(sequences * num_rows),
+            length=length,
+            num_trained=math.ceil(trained * num_rows),
+        )
+        shape = rounded_up(need)
+        if not any(num_rows <= other.num_rows <= max(shape.num_rows, num_rows / RATIO) for other in recorded):
+            return shape
+    return None

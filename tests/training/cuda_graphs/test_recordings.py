@@ -1,0 +1,179 @@
+"""Which sizes are recorded, and when: behind which steps, in which order, and in whose memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, launching_rows
+from tests.training.cuda_graphs.fake_device import FakeGraph, fake_device
+
+
+def test_the_largest_training_pass_is_recorded_first_so_that_others_fit_into_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # the first does not fit
+    graphs = [FakeGraph(fails=True), FakeGraph(), FakeGraph(), FakeGraph(), FakeGraph()]
+    passes = fake_device(monkeypatch, graphs, most_rows=4100)
+    shapes = [
+        PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (500, 500, 900, 900, 2000)
+    ]
+    slots = cast(Any, None)
+    for need in shapes:
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: shapes * 4)
+    assert [graph.shape.num_rows for graph in graphs[:2]] == [4096, 2048]
+    assert passes.sizes[GraphKind.SUMS][-1] == 2048
+    # of the trained rows as many as the pass that was asked for has
+    assert graphs[1].shape.num_trained == pytest.approx(1024, rel=0.15)
+    # what is smaller finds its kernels compiled and its memory there: few layers, and the device does not wait
+    assert [graph.has_few_layers for graph in graphs[:3]] == [False, False, True]
+    assert [graph.is_short for graph in graphs[1:3]] == [True, False]
+
+
+def test_a_first_pass_near_the_largest_is_replayed_in_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [FakeGraph(), FakeGraph()]
+    passes = fake_device(monkeypatch, graphs)
+    shape = PassShape(num_rows=3700, num_sequences=6, length=200, num_trained=1900)
+    used: Any = None
+    for _ in range(2):
+        used = passes._graph(shape, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=lambda: [shape] * 9)
+    assert used is graphs[0]
+    assert passes.sizes[GraphKind.SUMS] == [4096]
+
+
+def test_a_recording_that_finds_too_little_memory_is_made_again_with_all_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs = [FakeGraph(), FakeGraph(fails=True), FakeGraph()]
+    passes = fake_device(monkeypatch, graphs)
+    shape = PassShape(num_rows=500, num_sequences=6, length=200, num_trained=250)
+    for _ in range(2):
+        passes._graph(shape, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=lambda: [shape] * 24)
+    assert [graph.has_few_layers for graph in graphs] == [False, True, False]
+    assert graphs[2].is_short
+    # and passes of that size are recorded on
+    assert graphs[2].shape == graphs[1].shape
+    assert passes.sizes[GraphKind.SUMS] == sorted(graph.shape.num_rows for graph in (graphs[0], graphs[2]))
+
+
+def test_a_size_is_recorded_while_the_device_is_busy_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = fake_device(monkeypatch, [FakeGraph() for _ in range(8)])
+    shapes = [PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 1500, 800)]
+
+    def pass_of(need: PassShape) -> None:
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: shapes * 2)
+
+    def ahead(num_rows: float) -> list[int]:
+        passes.record_ahead(lambda: shapes * 12, num_rows=num_rows)
+        return passes.sizes.get(GraphKind.SUMS, [])
+
+    assert ahead(1e9) == [], "no pass has come"
+    for _ in range(2):
+        pass_of(shapes[0])
+    held = ahead(1e9)
+    assert held == passes.sizes[GraphKind.SUMS], "the device has waited for a recording in this step"
+    assert ahead(100.0) == held, "it would wait for this one"
+    more = ahead(1e9)
+    assert len(more) == len(held) + 1
+    # what its steps lose to larger sizes is worth it, and no more
+    while (found := ahead(1e9)) != more:
+        more = found
+    assert len(more) <= 5
+    # the next pass finds its size
+    pass_of(shapes[2])
+    assert passes.sizes[GraphKind.SUMS] == more
+    assert min(more) < 1200
+    # ranks record together or not at all
+    passes.recorder.agree = lambda recorded: recorded
+    assert ahead(1e9) == more
+
+
+def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = fake_device(monkeypatch, [FakeGraph() for _ in range(40)])
+    bank: Any = passes._bank
+    need = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
+    for _ in range(2):
+        passes._graph(need, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=lambda: [need] * 9)
+
+    def ahead(num_rows: float, *, times: int) -> list[int]:
+        for _ in range(times):
+            passes.record_ahead(lambda: [need] * 9, num_rows=num_rows)
+        return passes.sizes[GraphKind.SUMS]
+
+    held = ahead(1e9, times=3)
+    assert held == passes.sizes[GraphKind.SUMS], "one trial alone has no smaller passes"
+    bank.slot_table = lambda: SimpleNamespace(ranks=(16, 0, 8), dropouts=(0.0,) * 3)
+    launching = launching_rows(passes._decoder.config)
+    assert ahead(0.9 * launching, times=20) == held, "the device might wait for a recording that nobody needs"
+    found = ahead(launching, times=20)
+    assert set(found) > set(held)
+    assert max(found) == max(held)
+    assert min(found) < 500
+    assert ahead(launching, times=20) == found, "the ladder is whole"
+
+
+def test_what_is_recorded_ahead_serves_the_trials_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = fake_device(monkeypatch, [FakeGraph() for _ in range(4)])
+    shapes = [PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 1500)]
+    for _ in range(2):
+        passes._graph(shapes[0], kind=GraphKind.SUMS, slots=cast(Any, None), widest=64, upcoming=lambda: shapes * 2)
+
+    def ahead() -> dict[tuple[GraphKind, int], int]:
+        for _ in range(2):
+            passes.record_ahead(lambda: shapes * 12, num_rows=1e9)
+        return {key: len(graphs) for key, graphs in passes._graphs.items()}
+
+    held = {key: len(graphs) for key, graphs in passes._graphs.items()}
+    bank: Any = passes._bank
+    # a graph keeps the norms of the step that it is recorded in
+    bank.has_magnitudes = True
+    assert ahead() == held
+    # the trial of rank 64 has left, and may come back
+    bank.has_magnitudes = False
+    found = ahead()
+    assert {key: found[key] for key in held} == held
+    assert found[GraphKind.SUMS, 16] >= 1
+
+
+def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs = [FakeGraph() for _ in range(8)]
+    passes = fake_device(monkeypatch, graphs)
+    passes._bank.is_exact = True
+    need = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
+    small = PassShape(num_rows=800, num_sequences=6, length=200, num_trained=400)
+    for _ in range(2):
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: [need])
+
+    def ahead() -> int:
+        passes.record_ahead(lambda: [small] * 40, num_rows=1e9)
+        return len(passes.sizes[GraphKind.SUMS])
+
+    held = ahead()
+    made = next(place for place, graph in enumerate(graphs) if not hasattr(graph, "has_few_layers"))
+    assert [ahead(), ahead(), ahead()] == [held, held + 1, held + 1]
+    # its kernels once, and then itself
+    assert graphs[made].has_few_layers
+    assert not hasattr(graphs[made], "is_short")
+    assert graphs[made + 1].shape == graphs[made].shape
+    assert not graphs[made + 1].is_short
+
+
+def test_an_exact_size_without_memory_to_be_warmed_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [FakeGraph(), FakeGraph(), FakeGraph(fails=True), FakeGraph()]
+    passes = fake_device(monkeypatch, graphs)
+    passes._bank.is_exact = True
+    need, small = (PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 800))
+    for _ in range(2):
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: [need])
+    for _ in range(4):
+        passes.record_ahead(lambda: [small] * 40, num_rows=1e9)
+    assert graphs[2].has_few_layers
+    assert not hasattr(graphs[3], "has_few_layers")
