@@ -56,9 +56,8 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial], *, num_trials: in
 
 def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) -> MachineFacts:
     device, config = machine.device, inputs.config
-    groups = linear_groups(
-        inputs.layout.linears, targets=[path for path in inputs.target_modules if path in inputs.layout.linears]
-    )
+    linears = inputs.layout.linears
+    groups = linear_groups(linears, targets=[path for path in inputs.target_modules if path in linears])
     # tiles depend on the rows of a full pass, so they are known only with the sizes
     tiles = tile_lines(device, groups, num_rows=token_budget)
     return MachineFacts(
