@@ -6,6 +6,7 @@ In a process of its own, whose kernels nothing has loaded.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.numerics import Numerics
-from cohort.machine.compile_ahead.triton_launches import taken_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.memory.profile import profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -44,24 +45,26 @@ def peaks(decoder: Decoder, *, numerics: Numerics, objective: Objective, mode: G
 
 
 def main() -> None:
-    """Print by what was measured: kernels that were handed over, peaks without launches, and with them."""
-    found: dict[str, Any] = {}
+    """Print how many kernels were handed over, and peaks of passes without launches and with them."""
+    numerics, objective, mode = KINDS[sys.argv[1]]
     with tempfile.TemporaryDirectory() as folder:
         save_llama(Path(folder), num_layers=12)
         decoder = load_decoder(Path(folder), dtype="bfloat16", device="cuda")
-    for what, numerics, objective, mode in (
-        ("exact", Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
-        ("fast", Numerics.FAST, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
-        ("pairs", Numerics.EXACT, objective_named("dpo"), GradientCheckpointing.AUTO),
-        ("recomputed", Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.ALWAYS),
-    ):
-        handed = dict[object, bytes]()
-        with taken_launches(handed.__setitem__):
+    with KernelCompiler() as compiler:
+        with compiler.collecting():
             before = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
-        after = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
-        found[what] = [len(handed), before, after]
-    print(json.dumps(found))
+        num_kernels = len(compiler._jobs)
+        with compiler.awaited():
+            after = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
+    print(json.dumps([num_kernels, before, after]))
 
+
+KINDS = {
+    "exact": (Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
+    "fast": (Numerics.FAST, DEFAULT_OBJECTIVE, GradientCheckpointing.AUTO),
+    "pairs": (Numerics.EXACT, objective_named("dpo"), GradientCheckpointing.AUTO),
+    "recomputed": (Numerics.EXACT, DEFAULT_OBJECTIVE, GradientCheckpointing.ALWAYS),
+}
 
 if __name__ == "__main__":
     main()
