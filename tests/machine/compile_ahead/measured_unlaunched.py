@@ -1,6 +1,7 @@
-"""A program for a GPU: prints what passes take, measured before their kernels are there and once they are.
+"""A program for a GPU: prints what passes ask for, measured before their kernels are there and once they are.
 
-In a process of its own, whose kernels nothing has loaded.
+In a process of its own, whose kernels nothing has loaded. Bytes are those that passes ask the allocator for: what it
+gives them depends on the blocks that passes before have left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing
@@ -44,12 +47,27 @@ def peaks(decoder: Decoder, *, numerics: Numerics, objective: Objective, mode: G
     return [*found, [profile.largest_tokens, profile.checked_tokens]]
 
 
+def count_what_is_asked_for() -> None:
+    """Let torch tell of the bytes asked for where it tells of those given; set up what the first product does."""
+    torch.cuda.max_memory_allocated = lambda device=None: _asked_for("peak", device)
+    torch.cuda.memory_allocated = lambda device=None: _asked_for("current", device)
+    # the BLAS takes memory of its own for this thread and for the one of backward passes
+    square = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    (square @ square).sum().backward()
+    torch.cuda.synchronize()
+
+
+def _asked_for(which: str, device: Any) -> int:
+    return int(torch.cuda.memory_stats(device)[f"requested_bytes.all.{which}"])
+
+
 def main() -> None:
     """Print how many kernels were handed over, and peaks of passes without launches and with them."""
     numerics, objective, mode = KINDS[sys.argv[1]]
     with tempfile.TemporaryDirectory() as folder:
         save_llama(Path(folder), num_layers=12)
         decoder = load_decoder(Path(folder), dtype="bfloat16", device="cuda")
+    count_what_is_asked_for()
     with KernelCompiler() as compiler:
         with compiler.collecting():
             before = peaks(decoder, numerics=numerics, objective=objective, mode=mode)
