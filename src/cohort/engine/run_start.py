@@ -15,6 +15,7 @@ from cohort.core.durable_files import write_bytes, write_text
 from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.engine.copied_runs import places_now
+from cohort.engine.disk_room import disk_warning
 from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.machine.machine import free_memory_bytes
@@ -122,6 +123,10 @@ def begun_run(
     The directory is locked and holds nothing but the task.
     """
     metric = objective_metric(preparation.task)
+    adapters = [trial.spec.adapter for trial in preparation.proposals.first]
+    optimizer = task_optimizer(preparation.task)
+    if warning := disk_warning(directory.root, adapters, layout=preparation.inputs.layout, optimizer=optimizer):
+        conditions.watcher.note(f"warning: {warning}")
     states = open_state_store(preparation, directory, conditions)
     with (
         contextlib.closing(RunStore.create(directory.database, metric=metric, clock=conditions.clock)) as store,

@@ -1,0 +1,51 @@
+"""Whether a run's disk may be too small for its checkpoints: said when it begins, and not after an hour of training."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.units import counted, format_bytes
+from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
+
+__all__ = ["disk_warning", "most_bytes"]
+
+
+def most_bytes(adapters: Sequence[AdapterSpec], *, layout: AdapterLayout, optimizer: Optimizer) -> int:
+    """Return the bytes of a checkpoint in which every trial trains, and of the best weights of all of them.
+
+    A run has less on its disk where trials have left before its first checkpoint, and more for as long as it replaces
+    such a checkpoint.
+    """
+    weights = layout.width * torch.float32.itemsize
+    moments = moment_bytes(optimizer, width=layout.width, weights_dtype=torch.float32)
+    return sum(adapter.num_rows for adapter in adapters) * (2 * weights + moments)
+
+
+def disk_warning(
+    folder: Path, adapters: Sequence[AdapterSpec], *, layout: AdapterLayout, optimizer: Optimizer
+) -> str | None:
+    """Return what to say where ``folder`` has less room than the checkpoints of trials may take; None where it has it.
+
+    Args:
+        folder: The run directory.
+        adapters: Those of its trials.
+    """
+    wanted = most_bytes(adapters, layout=layout, optimizer=optimizer)
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        # a file system that does not tell: a full disk is said when it comes
+        return None
+    if free >= wanted:
+        return None
+    return (
+        f"checkpoints of {counted(len(adapters), 'trial')} may take up to {format_bytes(wanted)} in {folder}, where "
+        f"{format_bytes(free)} are free. Without room the run ends with what its last checkpoint holds, and "
+        "`cohort resume` goes on once there is some; smaller ranks or fewer trials take less"
+    )
