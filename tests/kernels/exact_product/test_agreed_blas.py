@@ -25,6 +25,27 @@ def test_sizes_that_do_not_come_again_are_not_asked() -> None:
     assert not agreed.answers
 
 
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_weight_of_zeros_says_nothing_about_others(
+    monkeypatch: pytest.MonkeyPatch, forward: bool, agrees: bool
+) -> None:
+    def exact(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, forward: bool) -> None:
+        agreed_blas.blas_product(x, weight, out, forward=forward)
+        # a sum that is cut elsewhere is rounded otherwise
+        out.mul_(1 if agrees else 1 + 2**-7)
+
+    monkeypatch.setattr(agreed_blas, "exact_hopper_product", exact)
+    x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)
+    assert agreed_blas._ask(x, weight, forward=forward) is agrees
+
+
+def test_what_was_not_launched_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreed_blas, "exact_hopper_product", lambda *_, **__: None)
+    x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)
+    assert agreed_blas._ask(x, weight, forward=True) is None
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [128, 256, 1024, 1152, 1280, 2048])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2048, 8192), (8192, 2048)])

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from cohort.kernels.exact_product import kept_answers as module
-from cohort.kernels.exact_product.kept_answers import KeptAnswers
+from cohort.kernels.exact_product.kept_answers import KeptAnswers, kept_answers
 
 
 def test_the_next_process_reads_them(tmp_path: Path) -> None:
@@ -44,21 +44,75 @@ def test_a_place_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None
     assert answers.get("a") is True
 
 
-def test_other_libraries_settings_and_gpus_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU, a BLAS that this process has loaded, and an empty cache."""
     gpu = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     library, maps = tmp_path / "libcublas.so.13", tmp_path / "maps"
     library.write_text("a library")
     maps.write_text(
-        f"7f00-7f01 r-xp 00000000 08:01 123    {library}\n7f02-7f03 r-xp 00000000 08:01 124    /lib/libc.so\n"
+        f"7f00-7f01 r-xp 00000000 08:01 123    {library}\n7f02-7f03 r-xp 00000000 08:01 9    /lib/libc.so\n"
     )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setattr(module, "_MAPS", maps)
-    facts = [module._facts(torch.device("cuda"))]
-    assert facts[0] == module._facts(torch.device("cuda"))
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    facts.append(module._facts(torch.device("cuda")))
-    library.write_text("another library")
-    facts.append(module._facts(torch.device("cuda")))
-    gpu.multi_processor_count = 114
-    facts.append(module._facts(torch.device("cuda")))
-    assert len({str(found) for found in facts}) == 4
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    return SimpleNamespace(gpu=gpu, library=library)
+
+
+def kept() -> KeptAnswers:
+    """Return the answers as a process reads them that starts now."""
+    module._answers_with.cache_clear()
+    return kept_answers(torch.device("cuda"))
+
+
+def test_other_libraries_settings_and_gpus_are_asked(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept().add("128 64 64", agrees=True)
+    assert kept().get("128 64 64") is True
+
+    def is_asked() -> bool:
+        return kept().get("128 64 64") is None
+
+    with monkeypatch.context() as changed:
+        changed.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        assert is_asked()
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "__version__", "2.99")
+        assert is_asked()
+    with monkeypatch.context() as changed:
+        changed.setattr(module, "_OWN_SOURCES", "another kernel")
+        assert is_asked()
+    machine.gpu.multi_processor_count = 114
+    assert is_asked()
+    machine.gpu.multi_processor_count = 132
+    assert not is_asked()
+    machine.library.write_text("another library")
+    assert is_asked()
+
+
+def test_what_torch_is_set_to_since_is_another_question(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept().add("128 64 64", agrees=True)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction
+    try:
+        matmul.allow_bf16_reduced_precision_reduction = not before
+        assert kept_answers(torch.device("cuda")).get("128 64 64") is None
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = before
+
+
+@pytest.mark.parametrize("what", ["library", "sources"])
+def test_what_an_answer_follows_from_is_known_or_it_is_not_kept(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    if what == "library":
+        # replaced under a process that goes on
+        machine.library.unlink()
+    else:
+        monkeypatch.setattr(module, "_OWN_SOURCES", None)
+    answers = kept()
+    answers.add("128 64 64", agrees=True)
+    assert answers.get("128 64 64") is True
+    assert kept_answers(torch.device("cuda")) is answers
+    assert not (tmp_path / "cache").exists()

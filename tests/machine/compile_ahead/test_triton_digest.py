@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+from cohort.machine.compile_ahead import triton_digest
 from cohort.machine.compile_ahead.triton_digest import identify_triton
 
 
@@ -20,6 +21,7 @@ class Processes:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.package, self.kept = folder / "triton", folder / "cache"
+        self.file = str(self.package / "runtime" / "cache.py")
         self.num_reads = 0
         self._monkeypatch = monkeypatch
         for name in ("runtime/cache.py", "compiler/code.py", "_C/libtriton.so", "backends/nvidia/include/cuda.h"):
@@ -29,7 +31,7 @@ class Processes:
 
     def start(self) -> str:
         """Return the digest that another process finds."""
-        module = SimpleNamespace(triton_key=self._read, __file__=str(self.package / "runtime" / "cache.py"))
+        module = SimpleNamespace(triton_key=self._read, __file__=self.file)
         self.identify(module)
         return str(module.triton_key())
 
@@ -80,8 +82,45 @@ def test_a_damaged_file_is_made_again(processes: Processes, damage: str) -> None
     assert processes.start() == processes.start() == "3.6.0-2"
 
 
+def test_a_process_keeps_the_digest_of_the_code_that_it_runs(processes: Processes) -> None:
+    module = SimpleNamespace(triton_key=lambda: "of the old files", __file__=processes.file)
+    processes.identify(module)
+    # upgraded under a process that goes on, and prepares another task
+    (processes.package / "_C" / "libtriton.so").write_text("another library")
+    processes.identify(module)
+    assert module.triton_key() == "of the old files"
+    assert processes.start() == "3.6.0-1", "the next one reads the files that are there"
+    processes.identify(module)
+    assert module.triton_key() == "of the old files"
+
+
+def test_a_digest_of_files_that_change_meanwhile_is_not_kept(processes: Processes) -> None:
+    def compute() -> str:
+        (processes.package / "_C" / "libtriton.so").write_text("another library")
+        return "of some files"
+
+    processes.identify(SimpleNamespace(triton_key=compute, __file__=processes.file))
+    assert not [*processes.kept.rglob("*.json")]
+
+
 def test_a_version_that_finds_kernels_otherwise_is_left_alone(processes: Processes) -> None:
-    module = SimpleNamespace(__file__=str(processes.package / "runtime" / "cache.py"))
+    module = SimpleNamespace(__file__=processes.file)
     processes.identify(module)
     assert not hasattr(module, "triton_key")
     assert not processes.kept.exists()
+
+
+def test_triton_itself_finds_kernels_by_it() -> None:
+    from triton.runtime import cache
+
+    own = cache.triton_key
+    try:
+        before = own()
+        cache.triton_key = lambda: before
+        identify_triton()
+        assert cache.triton_key() == before
+        assert isinstance(cache.triton_key, triton_digest._KeptDigest)
+        part = SimpleNamespace(hash=lambda: "-")
+        assert cache.get_cache_key(part, part, part, {}).startswith(before)
+    finally:
+        cache.triton_key = own

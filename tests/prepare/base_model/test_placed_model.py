@@ -141,13 +141,10 @@ def test_memory_is_measured_before_kernels_are_compiled(monkeypatch: pytest.Monk
             done.append("workers are left")
 
         @contextlib.contextmanager
-        def measuring(self, decoder: str) -> Iterator[None]:
-            done.append(f"launching nothing of {decoder}")
+        def measuring(self, decoder: str, objective: str) -> Iterator[None]:
+            done.append(f"passes of {decoder} with {objective}")
             yield
-            done.append("launching")
-
-        def go_on(self, decoder: str) -> None:
-            done.append(f"compiling behind {decoder}")
+            done.append("measured")
 
     place: Any = SimpleNamespace(group=None, held=None, weights=ALL_RESIDENT, layout="layout", notes=())
     for name, value in (
@@ -161,13 +158,8 @@ def test_memory_is_measured_before_kernels_are_compiled(monkeypatch: pytest.Monk
         monkeypatch.setattr(placed_model, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(placed_model, "plan_memory", lambda *_, decoder, **__: done.append(f"measure {decoder}"))
     rows = SimpleNamespace(lengths=np.array([4]))
-    demand: Any = SimpleNamespace(machine=None, config=None, layout=None, specs=(), rows=rows)
+    specs = [SimpleNamespace(objective="sft", adapter=None)]
+    demand: Any = SimpleNamespace(machine=None, config=None, layout=None, specs=specs, rows=rows)
     found: Any = place_model(demand, Path("model"), request=SizeRequest(), clock=ManualClock(), say=done.append)
-    assert done == [
-        "launching nothing of decoder",
-        "measure decoder",
-        "launching",
-        "compiling behind decoder",
-        "workers are left",
-    ]
+    assert done == ["passes of decoder with sft", "measure decoder", "measured", "workers are left"]
     assert found.decoder == "decoder"

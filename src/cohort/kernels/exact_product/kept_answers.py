@@ -32,10 +32,12 @@ _MAPS = Path("/proc/self/maps")
 class KeptAnswers:
     """Answers by the shape of a product and how its operands lie, a line each: several processes may add to them."""
 
-    def __init__(self, path: Path) -> None:
-        """Read what ``path`` holds; a line that is damaged is as if it had never been asked."""
+    def __init__(self, path: Path | None) -> None:
+        """Read what ``path`` holds; a line that is damaged is as if it had never been asked. None: keep no file."""
         self._path = path
         self._answers: dict[str, bool] = {}
+        if path is None:
+            return
         with contextlib.suppress(OSError):
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -49,6 +51,8 @@ class KeptAnswers:
     def add(self, key: str, *, agrees: bool) -> None:
         """Keep an answer; a cache that cannot be written only costs time."""
         self._answers[key] = agrees
+        if self._path is None:
+            return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -56,44 +60,60 @@ class KeptAnswers:
                 file.write("\n" + json.dumps({"key": key, "agrees": agrees}) + "\n")
 
 
-@functools.cache
 def kept_answers(device: torch.device) -> KeptAnswers:
-    """Return the answers of the BLAS of this process's libraries on a GPU, read once."""
-    name = hashlib.sha256(json.dumps(_facts(device)).encode()).hexdigest()[:32]
+    """Return the answers of the BLAS of this process's libraries on a GPU, as torch is set to use it now."""
+    matmul = torch.backends.cuda.matmul
+    reduced = (matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction)
+    return _answers_with(device, *reduced, str(torch.backends.cuda.preferred_blas_library()))
+
+
+@functools.cache
+def _answers_with(device: torch.device, *settings: object) -> KeptAnswers:
+    libraries = _libraries()
+    if libraries is None or _OWN_SOURCES is None:
+        # what an answer follows from is not known: it holds for this process
+        return KeptAnswers(None)
+    facts = [_facts_of(device), list(settings), libraries, _OWN_SOURCES]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     return KeptAnswers(default_cache_directory() / _FOLDER / f"{name}.jsonl")
 
 
-def _facts(device: torch.device) -> list[object]:
-    """Return whatever decides which kernel the BLAS takes, and the bits of ours."""
+def _facts_of(device: torch.device) -> list[object]:
+    """Return what else decides which kernel the BLAS takes, and how ours is compiled."""
     properties = torch.cuda.get_device_properties(device)
-    matmul = torch.backends.cuda.matmul
     return [
         properties.name,
         (properties.major, properties.minor, properties.multi_processor_count),
         (torch.__version__, torch.version.git_version, torch.version.cuda, triton.__version__),
-        (matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction),
-        str(torch.backends.cuda.preferred_blas_library()),
         sorted((key, value) for key, value in os.environ.items() if _SETTINGS.match(key)),
-        _libraries(),
-        _own_sources(),
     ]
 
 
-def _libraries() -> list[tuple[str, int, int]]:
-    """Return the BLAS libraries that this process has loaded: path, size and time of change."""
+def _libraries() -> list[tuple[str, int, int]] | None:
+    """Return the BLAS libraries that this process has loaded: path, size and time of change.
+
+    None where the system does not tell, or one was replaced since.
+    """
     try:
         paths = {line.split(maxsplit=5)[5] for line in _MAPS.read_text().splitlines() if "libcublas" in line}
         states = [(path, Path(path).stat()) for path in sorted(paths)]
     except OSError:
-        # no such list here: the version of torch stands for them
-        return []
+        return None
+    # a torch that has a BLAS inside of it is named by its version
     return [(path, status.st_size, status.st_mtime_ns) for path, status in states]
 
 
-def _own_sources() -> str:
+def _own_sources() -> str | None:
     """Return a digest of the kernels whose bits are asked for, and of the tiles that they choose."""
     folders = [Path(agreed_shapes.__file__).parent, *(Path(path) / "hopper" for path in packed_linear.__path__)]
     digest = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
-        digest.update(path.read_bytes())
+    try:
+        for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    except OSError:
+        return None
     return digest.hexdigest()
+
+
+# as they are imported: a process that goes on while its package is replaced runs these
+_OWN_SOURCES = _own_sources()

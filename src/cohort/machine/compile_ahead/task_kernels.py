@@ -30,6 +30,7 @@ from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.training.device_memory import release_cached
+from cohort.training.objectives.objective import Objective
 
 __all__ = ["KernelWarmUp", "workers_ahead"]
 
@@ -156,18 +157,26 @@ class KernelWarmUp:
             )
 
     @contextlib.contextmanager
-    def measuring(self, decoder: Decoder) -> Iterator[None]:
-        """Inside, the memory of passes may be measured before their kernels are compiled: none of them is launched.
+    def measuring(self, decoder: Decoder, objective: Objective) -> Iterator[None]:
+        """Measure the memory of passes inside; behind them kernels are compiled as by :meth:`go_on`.
 
-        What a pass takes follows from its shapes, and workers compile meanwhile. Where rows choose their experts by
-        what kernels compute, sizes follow from these choices: such passes are launched, and wait for their kernels.
+        What a pass takes follows from its shapes, so where kernels are compiled its passes launch none of them, and are
+        measured meanwhile (docs/decisions/0091). Other passes are launched, and wait for their kernels.
+
+        Args:
+            objective: Of the passes.
         """
-        if self._model.config.mixture is not None or not self._is_compiling(decoder):
+        # where rows choose their experts by what kernels compute, sizes follow from that; a ring's copies are launches;
+        # and what reads losses of single tokens, such as a user's function, would be given what was in memory
+        follows_from_shapes = self._model.config.mixture is None and decoder.ring is None and not objective.reads_tokens
+        if not (self._is_compiling(decoder) and self._has_collected and follows_from_shapes):
+            self.go_on(decoder)
             yield
             return
         assert self._compiler is not None, "it compiles"
         with self._compiler.collecting():
             yield
+        self.go_on(decoder)
 
     def go_on(self, decoder: Decoder) -> None:
         """Let kernels be compiled behind the passes that come: a launch waits for its own, and for no other.

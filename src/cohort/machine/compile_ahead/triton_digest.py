@@ -19,29 +19,44 @@ from cohort.core.durable_files import write_text
 __all__ = ["identify_triton"]
 
 _FOLDER = "triton_digests"
-# what Triton reads for its digest ends so
-_READ = (".py", ".so", ".pyd")
+# suffixes of the files that the digest covers
+_COVERED = (".py", ".so", ".pyd")
+
+
+class _KeptDigest:
+    """Takes the place of Triton's function."""
+
+    def __init__(self, digest: str) -> None:
+        self._digest = digest
+
+    def __call__(self) -> str:
+        return self._digest
 
 
 def identify_triton() -> None:
     """Give Triton the digest that it computed before, or have it compute one now; a first launch needs it.
 
-    A version that finds kernels otherwise has nothing to read.
+    Once a process: the code that it runs stays, whatever becomes of the files. A version that finds kernels otherwise
+    has nothing to read.
     """
     with contextlib.suppress(ImportError, OSError):
+        import triton
         from triton.runtime import cache
 
         compute = getattr(cache, "triton_key", None)
-        if compute is None:
+        if compute is None or isinstance(compute, _KeptDigest):
             return
-        kept = default_cache_directory() / _FOLDER / f"{_state_of(Path(cache.__file__).parent.parent)}.json"
+        package = Path(cache.__file__).parent.parent
+        state = _state_of(package, version=triton.__version__)
+        kept = default_cache_directory() / _FOLDER / f"{state}.json"
         digest = _read(kept)
         if digest is None:
             digest = compute()
-            # a cache that cannot be written only costs time
-            with contextlib.suppress(Exception):
-                write_text(kept, json.dumps({"digest": digest, "sha256": _sha256(digest)}) + "\n", is_flushed=False)
-        cache.triton_key = lambda: digest
+            # not where they were replaced meanwhile; a cache that cannot be written only costs time
+            if _state_of(package, version=triton.__version__) == state:
+                with contextlib.suppress(Exception):
+                    write_text(kept, json.dumps({"digest": digest, "sha256": _sha256(digest)}) + "\n", is_flushed=False)
+        cache.triton_key = _KeptDigest(digest)
 
 
 def _read(kept: Path) -> str | None:
@@ -54,11 +69,12 @@ def _read(kept: Path) -> str | None:
         return None
 
 
-def _state_of(package: Path) -> str:
+def _state_of(package: Path, *, version: str) -> str:
     """Return a name of how the files of Triton's package are now: other files have another name."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(version.encode())
     for path, status in sorted(_files(package)):
-        digest.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
+        times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        digest.update(f"{path} {status.st_size} {times} {status.st_ino}\n".encode())
     return digest.hexdigest()[:32]
 
 
@@ -67,7 +83,7 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             if entry.is_dir():
                 yield from _files(Path(entry.path))
-            elif entry.name.endswith(_READ):
+            elif entry.name.endswith(_COVERED):
                 yield entry.path, entry.stat()
 
 

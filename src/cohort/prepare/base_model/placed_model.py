@@ -131,9 +131,8 @@ def place_model(
             decoder = _load(demand, model_directory, place.weights, kernels=kernels, begun=begun)
             loaded_at = clock.monotonic()
             # what passes take is bytes, and no time of theirs
-            with kernels.measuring(decoder):
+            with kernels.measuring(decoder, demand.specs[0].objective):
                 memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
-            kernels.go_on(decoder)
     return PlacedModel(
         demand=replace(demand, layout=place.layout),
         decoder=decoder,
