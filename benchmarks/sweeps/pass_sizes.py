@@ -128,7 +128,8 @@ class RecordedSizes:
                 self.milliseconds["recording ahead"] += self._costs[trains].recording
                 return
         if self._policy.has_time_to_spare(num_rows):
-            spare = self._policy.spare(recorded=self.recorded[True], kind=GraphKind.SUMS)
+            recorded = self.recorded[True]
+            spare = self._policy.spare(recorded=recorded, kind=GraphKind.SUMS, most_rows=self._most_rows)
             if spare is not None:
                 self.recorded[True].append(spare)
                 self.milliseconds["recording ahead"] += self._costs[True].recording

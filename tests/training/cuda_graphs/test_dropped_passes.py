@@ -13,7 +13,7 @@ from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
-from tests.training.cuda_graphs.test_captured_passes import ROWS, spec_of
+from tests.training.cuda_graphs.test_recorded_training import ROWS, spec_of
 from tests.training.small_models import save_llama
 
 

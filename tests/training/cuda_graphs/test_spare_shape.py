@@ -16,7 +16,7 @@ ROUNDED = partial(rounded_up, padded=False, exact=True)
 
 def ladder(recorded: list[PassShape], before: list[PassShape]) -> list[PassShape]:
     found = [*recorded]
-    while (shape := spare_shape(found, before=before, rounded_up=ROUNDED)) is not None:
+    while (shape := spare_shape(found, before=before, rounded_up=ROUNDED, most_rows=1 << 20)) is not None:
         found.append(shape)
         assert len(found) < 40, "it ends"
     return found[len(recorded) :]
@@ -45,6 +45,20 @@ def test_what_was_recorded_for_passes_is_part_of_it() -> None:
 
 
 def test_without_passes_or_recordings_there_is_none() -> None:
-    assert spare_shape([], before=[NEED], rounded_up=ROUNDED) is None
-    assert spare_shape([NEED], before=[], rounded_up=ROUNDED) is None
-    assert spare_shape([ROUNDED(replace(NEED, num_rows=200))], before=[NEED], rounded_up=ROUNDED) is None
+    assert spare_shape([], before=[NEED], rounded_up=ROUNDED, most_rows=9000) is None
+    assert spare_shape([NEED], before=[], rounded_up=ROUNDED, most_rows=9000) is None
+    assert (
+        spare_shape([ROUNDED(replace(NEED, num_rows=200))], before=[NEED], rounded_up=ROUNDED, most_rows=9000) is None
+    )
+
+
+def test_other_rows_need_sizes_of_their_own_and_none_is_larger_than_may_be_recorded() -> None:
+    largest = ROUNDED(replace(NEED, num_rows=8192))
+    whole = [largest, *ladder([largest], [NEED])]
+    longer = replace(NEED, length=900, num_trained=5900)
+    shape = spare_shape(whole, before=[longer], rounded_up=ROUNDED, most_rows=8192)
+    assert shape is not None
+    assert shape.holds(replace(longer, num_rows=round(RATIO * 8192), num_trained=round(RATIO * 8192 * 5900 / 6000)))
+    less = spare_shape([largest], before=[NEED], rounded_up=ROUNDED, most_rows=3000)
+    assert less is not None
+    assert less.num_rows <= 3000

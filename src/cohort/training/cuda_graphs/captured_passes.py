@@ -31,6 +31,9 @@ from cohort.training.cuda_graphs.recorded_shapes import GraphKind, RecordingPoli
 
 __all__ = ["CapturedPasses"]
 
+# sizes that are recorded though no pass has asked for them: a ladder has up to 21, and each is host memory
+MOST_SPARES = 24
+
 
 class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
@@ -50,6 +53,9 @@ class CapturedPasses:
         self._trained: GraphKind | None = None
         # what is to be recorded behind the next step: its kernels are loaded
         self._prepared: tuple[GraphKind, PassShape] | None = None
+        # of sizes that no pass has asked for
+        self._prepared_spare: PassShape | None = None
+        self._spares_left = MOST_SPARES
         self.recorder = PassRecorder(decoder, bank)
         self.num_replays = 0
 
@@ -190,13 +196,13 @@ class CapturedPasses:
         wanted, self._prepared = self._prepared, None
         is_prepared = wanted is not None or not self._bank.is_exact
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
-        if wanted is None and self._policy.has_time_to_spare(num_rows) and sum(rank > 0 for rank in slots.ranks) > 1:
-            wanted = self._spare(widest=widest)
-        if wanted is not None and not is_prepared:
+        if wanted is None:
+            self._record_spare(num_rows, slots=slots, widest=widest)
+        elif not is_prepared:
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
                 self._prepared = wanted
-        elif wanted is not None and self._can_be_ahead(*wanted, widest=widest):
+        elif self._can_be_ahead(*wanted, widest=widest):
             self._add(wanted[1], kind=wanted[0], slots=slots, widest=widest)
         self._has_recorded = False
 
@@ -214,12 +220,35 @@ class CapturedPasses:
                 return kind, shape
         return None
 
-    def _spare(self, *, widest: int) -> tuple[GraphKind, PassShape] | None:
+    def _record_spare(self, num_rows: float, *, slots: SlotTable, widest: int) -> None:
+        """Record a size that no pass has asked for, of the ladder for fewer trials, or prepare it.
+
+        Whatever keeps it from being recorded ends the ladder, and nothing else.
+        """
         assert self._policy is not None, "a pass has come"
         assert self._trained is not None, "and it trained"
-        shape = self._policy.spare(recorded=[*self._recorded(self._trained, widest=widest)], kind=self._trained)
-        is_wanted = shape is not None and self._can_be_ahead(self._trained, shape, widest=widest)
-        return (self._trained, shape) if shape is not None and is_wanted else None
+        shares = sum(rank > 0 for rank in slots.ranks)
+        if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
+            return
+        kind, recorded = self._trained, [*self._recorded(self._trained, widest=widest)]
+        shape = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
+        if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
+            return
+        is_made = False
+        try:
+            if self._bank.is_exact and shape != self._prepared_spare:
+                # its kernels, behind this step; itself behind the next one that has time for it
+                is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
+                self._prepared_spare = shape
+                return
+            graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=False, tries_again=False)
+            if graph is not None:
+                self._graphs.setdefault((kind, widest), []).append(graph)
+                self._spares_left -= 1
+                is_made = True
+        finally:
+            if not is_made:
+                self._spares_left = 0
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""

@@ -52,14 +52,17 @@ class PassRecorder:
         """Let go of the memory that recordings share, once no graph is left."""
         self._memory = None
 
-    def record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
+    def record(
+        self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool, tries_again: bool = True
+    ) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it.
 
         Args:
             is_short: As of :meth:`is_short`.
+            tries_again: Whether the allocator gives back what it keeps for other uses, for a second attempt.
         """
         graph = self._attempt(shape, kind=kind, slots=slots, is_short=is_short)
-        if graph is None and not is_short:
+        if graph is None and not is_short and tries_again:
             # again, with what the allocator keeps for other uses
             graph = self._attempt(shape, kind=kind, slots=slots, is_short=True)
         return graph

@@ -219,9 +219,10 @@ class RecordingPolicy:
         """Return whether the device is at ``num_rows`` rows for longer than a recording takes."""
         return num_rows >= self._launching_rows
 
-    def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind) -> PassShape | None:
-        """Return a size for passes of fewer trials that is worth a recording once there is nothing else to record."""
-        return spare_shape(recorded, before=self._before[kind], rounded_up=lambda need: self._rounded([need]))
+    def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind, most_rows: int) -> PassShape | None:
+        """Return a size of at most ``most_rows`` for passes of fewer trials; None where none is missing."""
+        before = self._before[kind]
+        return spare_shape(recorded, before=before, rounded_up=lambda need: self._rounded([need]), most_rows=most_rows)
 
     def largest(self, shape: PassShape, *, most_rows: int) -> PassShape:
         """Return a shape of the kind of ``shape`` with about ``most_rows`` rows, and no more; at least ``shape``."""

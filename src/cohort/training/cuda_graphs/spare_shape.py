@@ -16,10 +16,16 @@ __all__ = ["spare_shape"]
 # each step of the ladder is this share of the next larger one, down to the rows of a pass that waits for weights and
 # not for arithmetic
 RATIO, LEAST_ROWS = 0.85, 256
+# more sequences and trained rows for each row than of passes so far, so that a size is not recorded again for a few
+SPARE_SHARE = 1.1
 
 
 def spare_shape(
-    recorded: Sequence[PassShape], *, before: Collection[PassShape], rounded_up: Callable[[PassShape], PassShape]
+    recorded: Sequence[PassShape],
+    *,
+    before: Collection[PassShape],
+    rounded_up: Callable[[PassShape], PassShape],
+    most_rows: int,
 ) -> PassShape | None:
     """Return the largest shape that the ladder lacks; None where it is whole, or no pass has come.
 
@@ -27,6 +33,7 @@ def spare_shape(
         recorded: The shapes that there are.
         before: Some passes; those of fewer trials have about as many sequences and trained rows for each row.
         rounded_up: Returns the shape that is recorded for a need.
+        most_rows: Of what may be recorded.
     """
     if not before or not recorded:
         return None
@@ -35,13 +42,19 @@ def spare_shape(
     length = max(need.length for need in before)
     num_rows = max(shape.num_rows for shape in recorded)
     while (num_rows := int(RATIO * num_rows)) >= LEAST_ROWS:
-        need = PassShape(
-            num_rows=num_rows,
-            num_sequences=math.ceil(sequences * num_rows),
-            length=length,
-            num_trained=math.ceil(trained * num_rows),
-        )
-        shape = rounded_up(need)
-        if not any(num_rows <= other.num_rows <= max(shape.num_rows, num_rows / RATIO) for other in recorded):
+
+        def of(share: float, rows: int = num_rows) -> PassShape:
+            return PassShape(
+                num_rows=rows,
+                num_sequences=math.ceil(share * sequences * rows),
+                length=length,
+                num_trained=min(rows, math.ceil(share * trained * rows)),
+            )
+
+        shape = rounded_up(of(SPARE_SHARE))
+        # one of longer rows, or of fewer trained ones, may hold none of these
+        most, need = max(shape.num_rows, num_rows / RATIO), of(1.0)
+        is_there = any(other.num_rows <= most and other.holds(need) for other in recorded)
+        if shape.num_rows <= most_rows and not is_there:
             return shape
     return None
