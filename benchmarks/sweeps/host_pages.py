@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "host_pages.json")
     options = parser.parse_args()
+    setting = SETTING.read_text(encoding="utf-8").strip() if SETTING.exists() else "none"
     taken: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     for _ in range(options.rounds):
         for large, found in taken.items():
@@ -82,7 +83,7 @@ def main() -> None:
     print_table(rows, columns=("pages", "first_use", "again", "free", "end_of_process"))
     usual, large_ones = rows
     headline = {f"{name}_large_over_usual": large_ones[name] / usual[name] for name in ("first_use", "free")}
-    notes = {"gib": options.gib, "rounds": options.rounds, "setting": SETTING.read_text().strip()}
+    notes = {"gib": options.gib, "rounds": options.rounds, "setting": setting}
     write_result(options.out, question=QUESTION, headline=headline, rows=rows, notes=notes)
     print(headline)
 

@@ -1,9 +1,9 @@
 """How long does the GPU do nothing inside a sweep?
 
 The command line's own sweep (the task of ``whole_sweep``) in this process, while a second thread switches CUPTI on for
-two seconds of every six: kernels and copies on all streams, also those that a graph replays. A window's idle share is
-the time in which none of them ran. CUPTI does not see what was launched before it was switched on, so a window begins
-later than it by what a sweep has under way: counted from the first moment, passes that run count as idle time.
+three seconds of every six and counts the last two: kernels and copies on all streams, also those that a graph replays.
+A window's idle share is the time in which none of them ran. CUPTI does not see what was launched before it was switched
+on: counted from the first moment, a pass under way would be idle time.
 ``--stacks FILE`` also samples what the process's Python threads do meanwhile. Run
 ``whole_sweep --folder F`` before and give its folder here, and the caches are warm.
 """
@@ -54,7 +54,7 @@ def idle_seconds(busy: Iterable[tuple[float, float]], *, begin: float, end: floa
 
 
 class Windows(threading.Thread):
-    """Profiles the GPU for ``length`` of every ``period`` seconds."""
+    """Profiles the GPU for ``length`` of every ``period`` seconds, once what was launched before has ended."""
 
     def __init__(self, *, length: float, period: float) -> None:
         super().__init__(daemon=True)

@@ -156,7 +156,7 @@ def run_process(
         environment |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
         environment["CUDA_CACHE_PATH"] = str(caches / "cuda")
     lines = [] if lines is None else lines
-    # what the process before has left to the disk is its own, and not this one's to wait for
+    # wait until an earlier process's writes are on the disk
     os.sync()
     began = time.perf_counter()
     with subprocess.Popen(

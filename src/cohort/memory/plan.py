@@ -163,7 +163,8 @@ def plan_memory(demand: Demand, *, decoder: Decoder, clock: Clock, say: Callable
         )
         if profile is not None and profile.num_passes:
             write_passes(key, profile.passes)
-        # libraries took workspaces while passes were measured
+        # passes that launch no product have not made the BLAS take its workspace
+        _have_workspaces_taken(decoder.device)
         machine = replace(machine, memory_bytes=_available(task, decoder, num_gpus=machine.num_gpus))
     if profile is None:
         needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
@@ -215,6 +216,12 @@ def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:
     if (problem := limit_problem(task, base_bytes=taken)) is not None:
         raise InputError(problem)
     return min(free, limit - taken)
+
+
+def _have_workspaces_taken(device: torch.device) -> None:
+    if device.type == "cuda":
+        square = torch.ones(16, 16, device=device, dtype=torch.bfloat16)
+        torch.mm(square, square)
 
 
 def _taken(decoder: Decoder) -> int:

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from cohort.core.numerics import Numerics
-from cohort.data.packing import SlotSample
-from cohort.data.tokenised import Sample
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import (
     SPARE_ROWS,
@@ -177,13 +175,6 @@ def test_nothing_is_recorded_for_a_pass_that_does_not_come_again() -> None:
     # nor for one that hides most of its launches
     large = replace(need, num_rows=13_000)
     assert policy.choose(large, recorded=[], kind=GraphKind.SUMS, upcoming=list) == (None, None)
-
-
-def test_what_a_pass_needs_is_read_from_its_samples() -> None:
-    trained = np.array([False, False, True, True])
-    sample = Sample(sample_id=0, tokens=np.ones(4, dtype=np.int32), trained=trained)
-    pair = [SlotSample(slot=0, sample=sample), SlotSample(slot=1, sample=sample)]
-    assert PassShape.of(pair) == PassShape(num_rows=9, num_sequences=2, length=4, num_trained=4)
 
 
 def test_a_budget_of_a_round_number_of_tokens_gets_few_rows_of_filler() -> None:

@@ -25,6 +25,13 @@ def test_every_copy_is_whole(monkeypatch: pytest.MonkeyPatch, device: str) -> No
             assert torch.equal(found[name], tensor.cpu())
 
 
+def test_large_copies_lie_in_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(host_copies, "use_huge_pages", lambda address, num_bytes: asked.append((address, num_bytes)))
+    copy = HostCopies().start({"weights": torch.ones(7, 3)}).result()["weights"]
+    assert asked == [(copy.data_ptr(), 7 * 3 * 4)]
+
+
 @pytest.mark.gpu
 def test_a_copy_waits_for_what_computes_it() -> None:
     copies = HostCopies()

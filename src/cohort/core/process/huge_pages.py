@@ -1,7 +1,8 @@
-"""Large buffers of host memory in pages of two megabytes, where the system gives them to whoever asks.
+"""Asks for pages of two megabytes for large buffers of host memory, where the system gives them on demand.
 
 A trial's state of 400 MB is 100,000 pages of 4 KiB, each of which the system clears at its first use and takes back at
-its end. With large pages filling 4 GB takes half as long, and freeing it, at the latest as the process ends, a tenth.
+its end. With large pages filling 4 GB took half to all of the time, by machine, and freeing it a tenth: at the latest
+as the process ends, which a user waits for (``benchmarks/sweeps/host_pages.py``).
 """
 
 from __future__ import annotations

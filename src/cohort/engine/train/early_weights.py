@@ -20,7 +20,7 @@ from cohort.core.errors import StorageFullError
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.ranks.divided_states.divided_rows import DividedRows, whole_rows
 from cohort.training.transfers.host_copies import HostCopies
-from cohort.training.transfers.single_threaded import compute_alone
+from cohort.training.transfers.single_threaded import use_one_thread
 from cohort.training.transfers.transfer_threads import ready_events
 from cohort.training.trial import TrialSpec
 from cohort.tuning.study import Study
@@ -40,7 +40,7 @@ class EarlyWeights:
         """``folder_of`` returns the folder of a trial, which is made."""
         self._layout, self._folder_of = layout, folder_of
         # the best trials are compared meanwhile
-        self._threads = ThreadPoolExecutor(WRITERS, "cohort-early-weights", initializer=compute_alone)
+        self._threads = ThreadPoolExecutor(WRITERS, "cohort-early-weights", initializer=use_one_thread)
         self._writing: dict[int, Future[None]] = {}
         self.copies = HostCopies()
 

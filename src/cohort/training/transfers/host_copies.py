@@ -1,7 +1,7 @@
 """Copies states from a GPU to host memory, while trials train.
 
 A parked state of an 8B model is up to two gigabytes. Copying it into fresh host memory takes as long as touching that
-memory does, and nothing else needs to wait for it. Large pages are touched in half the time, and freed in a tenth.
+memory does, and nothing else needs to wait for it. Large pages are freed in a tenth of the time.
 """
 
 from __future__ import annotations

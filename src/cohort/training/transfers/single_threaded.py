@@ -1,4 +1,4 @@
-"""Threads that copy while another one launches: each computes with itself alone.
+"""Threads that copy while another one launches: each uses one core.
 
 torch shares an operation on many numbers among as many threads as there are cores, which then wait for the next one
 without giving their cores away. Four threads that copy states would so take every core, also that of the thread that
@@ -11,10 +11,10 @@ import ctypes
 
 import torch
 
-__all__ = ["compute_alone"]
+__all__ = ["use_one_thread"]
 
 
-def compute_alone() -> bool:
+def use_one_thread() -> bool:
     """Let operations of the thread that calls this use no other; return whether its OpenMP can be told so.
 
     ``torch.set_num_threads`` would tell threads that start later as well.

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from cohort.training.transfers.single_threaded import compute_alone
+from cohort.training.transfers.single_threaded import use_one_thread
 
 __all__ = ["ready_events", "state_threads"]
 
@@ -19,7 +19,7 @@ MOST_THREADS = 4
 def state_threads(name: str) -> ThreadPoolExecutor:
     """Return threads for copies; half of the cores are left to those who train."""
     count = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
-    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=compute_alone)
+    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=use_one_thread)
 
 
 def ready_events(tensors: Iterable[Tensor]) -> dict[torch.device, torch.cuda.Event]:
