@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,50 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
-from cohort.kernels.backend import Backend, BackendChoice
 from cohort.machine.compile_ahead import task_kernels as kernels
 from cohort.machine.compile_ahead.kernel_cache import mark
-from cohort.machine.compile_ahead.launched_model import LaunchedModel
-from cohort.machine.compile_ahead.task_kernels import KernelWarmUp, workers_ahead
+from cohort.machine.compile_ahead.task_kernels import workers_ahead
 from cohort.machine.compile_ahead.workers import Compiled
-from cohort.training.objectives import OBJECTIVES
+from tests.machine.compile_ahead.fake_warm_up import Workers, warm_up
 from tests.machine.compile_ahead.test_kernel_cache import kernel
-
-
-def warm_up(
-    device: str,
-    *,
-    say: Any,
-    workers: Any = None,
-    quantization: str = "none",
-    region: Any = None,
-    r: int = 8,
-    numerics: Numerics = Numerics.FAST,
-    early: KernelWarmUp | None = None,
-    mean_length: float = 200.0,
-    mixture: object = None,
-) -> KernelWarmUp:
-    machine: Any = SimpleNamespace(
-        device=torch.device(device),
-        device_name="a GPU",
-        dtype="bfloat16",
-        precision="bfloat16",
-        numerics=numerics,
-        quantization=quantization,
-    )
-    config: Any = SimpleNamespace(bridged=None, mixture=mixture)
-    return KernelWarmUp(
-        machine,
-        adapters=[AdapterSpec(r=r, lora_alpha=8.0)],
-        mean_length=mean_length,
-        model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
-        say=say,
-        workers=workers,
-        early=early,
-    )
 
 
 def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,47 +30,6 @@ def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         found.finish(decoder)
     with workers_ahead(on_gpu=True) as workers:
         assert workers is None
-
-
-class Workers:
-    """Stand for processes that compile."""
-
-    def __init__(self, num_failed: int = 0) -> None:
-        self.num_failed = num_failed
-        self.calls: list[str] = []
-
-    def go_on(self, ended: Callable[[Compiled], None]) -> None:
-        self.calls.append("go on")
-        self.ended = ended
-
-    @contextlib.contextmanager
-    def collecting(self) -> Iterator[None]:
-        self.calls.append("collecting")
-        yield
-        self.calls.append("collected")
-
-    def wait(self) -> Compiled:
-        self.calls.append("wait")
-        return Compiled(num_kernels=3, num_failed=self.num_failed, first_error="no room" if self.num_failed else "")
-
-    def __exit__(self, *_: object) -> None:
-        self.calls.append("end")
-
-
-@pytest.fixture
-def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let this machine have a GPU and an empty cache, and note which decoder launches are collected from."""
-    choice = BackendChoice(backend=Backend.TRITON, reason="a test")
-    monkeypatch.setattr(kernels, "describe_backend", lambda _: choice)
-    monkeypatch.setattr(kernels, "cache_marker", lambda *_: tmp_path / "cohort-0.compiled")
-    monkeypatch.setattr(kernels, "release_cached", lambda _: None)
-    monkeypatch.setattr(
-        kernels, "stand_in_decoder", lambda *_, region, **__: "stand-in" if region is None else f"{region} of it"
-    )
-    monkeypatch.setattr(
-        kernels, "collect_launches", lambda decoder, *, compiler, **_: compiler.calls.append(f"collect {decoder}")
-    )
-    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -214,59 +135,6 @@ def test_kernels_are_compiled_behind_the_passes_that_come(
         # the last line of a run names the phase that a user sees
         assert said == ["compiling kernels, once for this model, these ranks and this GPU"]
         assert "1 kernel will be compiled by the first pass that needs it: no room" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("given", "objective", "ring", "calls"),
-    [
-        ({}, "sft", None, ["collect stand-in", "collecting", "measured", "collected", "go on", "end"]),
-        ({}, "dpo", None, ["collect stand-in", "collecting", "measured", "collected", "go on", "end"]),
-        # what a quantised weight launches is known with the model
-        (
-            {"quantization": "int8"},
-            "sft",
-            None,
-            ["collect model", "collecting", "measured", "collected", "go on", "end"],
-        ),
-        # launched: sizes follow from what kernels compute, layers are copied, a function reads losses
-        ({"mixture": "experts"}, "sft", None, ["collect stand-in", "go on", "measured", "end"]),
-        ({}, "sft", "ring", ["collect stand-in", "go on", "measured", "end"]),
-        ({}, "function", None, ["collect stand-in", "go on", "measured", "end"]),
-    ],
-)
-def test_memory_is_measured_by_passes_that_launch_nothing_where_their_sizes_follow_from_shapes(
-    on_gpu: Path, given: dict[str, Any], objective: str, ring: str | None, calls: list[str]
-) -> None:
-    workers = Workers()
-    model: Any = SimpleNamespace(ring=ring)
-    with warm_up("cuda", say=str, workers=workers, **given) as found:
-        found.begin()
-        with found.measuring(model, OBJECTIVES[objective]):
-            workers.calls.append("measured")
-    assert [call.replace(str(model), "model") for call in workers.calls] == calls
-
-
-def test_passes_that_could_not_be_collected_are_launched(on_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(kernels, "collect_launches", refuse)
-    workers = Workers()
-    model: Any = SimpleNamespace(ring=None)
-    with warm_up("cuda", say=str, workers=workers) as found:
-        found.begin()
-        with found.measuring(model, OBJECTIVES["sft"]):
-            workers.calls.append("measured")
-    assert workers.calls == ["go on", "measured", "end"]
-
-
-def test_passes_are_launched_where_nothing_is_compiled(on_gpu: Path) -> None:
-    mark(on_gpu / "cohort-0.compiled")
-    workers = Workers()
-    model: Any = SimpleNamespace(ring=None)
-    with warm_up("cuda", say=str, workers=workers) as found, found.measuring(model, OBJECTIVES["sft"]):
-        workers.calls.append("measured")
-    assert workers.calls == ["measured"]
 
 
 def test_what_could_not_be_collected_is_tried_once_with_the_model(
