@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -143,6 +144,18 @@ def test_an_exact_size_that_nobody_asked_for_is_warmed_up_first_and_each_waits_f
     assert behind_steps(passes, times=1) == held, "its kernels"
     assert behind_steps(passes, times=5, num_rows=0.9 * launching) == held, "and itself where there is time for it"
     assert len(behind_steps(passes, times=1)) == len(held) + 1
+
+
+def test_what_is_warmed_up_is_recorded_though_another_size_is_missing_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
+    held = passes.sizes[GraphKind.SUMS]
+    # passes have more trained rows with each step
+    missing = iter([replace(NEED, num_rows=2048, num_trained=1000 + 100 * step) for step in range(9)])
+    monkeypatch.setattr(passes._policy, "spare", lambda **_: next(missing))
+    assert behind_steps(passes, times=1) == held
+    assert behind_steps(passes, times=1) == sorted([*held, 2048])
+    recorded = [graph.shape.num_trained for graphs in passes._graphs.values() for graph in graphs]
+    assert 1000 in recorded
 
 
 @pytest.mark.parametrize("is_exact", [False, True])

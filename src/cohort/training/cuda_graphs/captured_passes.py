@@ -231,12 +231,14 @@ class CapturedPasses:
         if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
             return
         kind, recorded = self._trained, [*self._recorded(self._trained, widest=widest)]
-        shape = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
+        prepared, self._prepared_spare = self._prepared_spare, None
+        # another one may be missing by now, as passes go on
+        shape = prepared or self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
         if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
             return
         is_made = False
         try:
-            if self._bank.is_exact and shape != self._prepared_spare:
+            if self._bank.is_exact and prepared is None:
                 # its kernels, behind this step; itself behind the next one that has time for it
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
                 self._prepared_spare = shape
