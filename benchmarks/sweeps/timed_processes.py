@@ -50,6 +50,7 @@ def time_peft(
     arguments = ["-m", "benchmarks.sweeps.timed_processes", str(folder), "--batch-size", str(batch_size)]
     arguments += [] if num_steps is None else ["--steps", str(num_steps)]
     arguments += ["--loads-on-gpu"] if loads_on_gpu else []
+    os.sync()
     wall, output = run_process(arguments, folder, caches=None)
     found = json.loads(output.splitlines()[-1])
     steps = found["step_ms"] / 1e3
@@ -82,6 +83,8 @@ def time_sweep(folder: Path, *, name: str, caches: Path) -> dict[str, Any]:
     """
     run = folder / name
     arguments = ["-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(run), "--json"]
+    # wait until an earlier process's writes are on the disk
+    os.sync()
     lines, began = list[tuple[float, str]](), time.time()
     wall, output = run_process(arguments, folder, caches=caches, lines=lines)
     found = json.loads(output[output.index("{") :])
@@ -156,8 +159,6 @@ def run_process(
         environment |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
         environment["CUDA_CACHE_PATH"] = str(caches / "cuda")
     lines = [] if lines is None else lines
-    # wait until an earlier process's writes are on the disk
-    os.sync()
     began = time.perf_counter()
     with subprocess.Popen(
         command, env=environment, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

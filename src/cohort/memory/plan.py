@@ -220,8 +220,9 @@ def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:
 
 def _have_workspaces_taken(device: torch.device) -> None:
     if device.type == "cuda":
-        square = torch.ones(16, 16, device=device, dtype=torch.bfloat16)
-        torch.mm(square, square)
+        # one for this thread, and one for that of backward passes
+        square = torch.ones(16, 16, device=device, dtype=torch.bfloat16, requires_grad=True)
+        (square @ square).sum().backward()
 
 
 def _taken(decoder: Decoder) -> int:

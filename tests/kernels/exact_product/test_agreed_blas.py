@@ -40,6 +40,39 @@ def test_a_weight_of_zeros_says_nothing_about_others(
     assert agreed_blas._ask(x, weight, forward=forward) is agrees
 
 
+def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[tuple[int, ...], bool]] = []
+
+    def ask(x: torch.Tensor, weight: torch.Tensor, *, forward: bool) -> bool:
+        asked.append(((x.shape[0], *weight.shape), forward))
+        return forward
+
+    answers = KeptAnswers(None)
+    for name, value in (
+        ("_ask", ask),
+        ("wasted_share", lambda *_, **__: 1.0),
+        ("num_multiprocessors", lambda _: 132),
+        ("kept_answers", lambda _: answers),
+    ):
+        monkeypatch.setattr(agreed_blas, name, value)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    # memory that begins at a multiple of what a BLAS looks at
+    room = torch.zeros(1 << 20, dtype=torch.bfloat16)
+    start = -room.data_ptr() % agreed_blas.ALIGNMENT // 2
+    x, weight = room[start:][: 128 * 64].view(128, 64), room[start + 128 * 64 :][: 64 * 64].view(64, 64)
+    agreed = AgreedShapes()
+    for _ in range(2):
+        assert blas_agrees(x, weight, forward=True, agreed=agreed)
+        assert not blas_agrees(x, weight, forward=False, agreed=agreed)
+    # another model of the process
+    assert blas_agrees(x, weight, forward=True, agreed=AgreedShapes())
+    assert asked == [((128, 64, 64), True), ((128, 64, 64), False)]
+    beside = room[start + 8 :][: 128 * 64].view(128, 64)
+    assert not blas_agrees(beside, weight, forward=True, agreed=agreed)
+    assert not blas_agrees(x, room[start + 8 :][: 64 * 64].view(64, 64), forward=True, agreed=agreed)
+    assert len(asked) == 2
+
+
 def test_what_was_not_launched_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreed_blas, "exact_hopper_product", lambda *_, **__: None)
     x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)

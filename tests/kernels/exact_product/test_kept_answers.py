@@ -79,7 +79,7 @@ def test_other_libraries_settings_and_gpus_are_asked(machine: SimpleNamespace, m
         changed.setattr(torch, "__version__", "2.99")
         assert is_asked()
     with monkeypatch.context() as changed:
-        changed.setattr(module, "_OWN_SOURCES", "another kernel")
+        changed.setattr(module, "_own_sources", lambda: "another kernel")
         assert is_asked()
     machine.gpu.multi_processor_count = 114
     assert is_asked()
@@ -93,13 +93,13 @@ def test_what_torch_is_set_to_since_is_another_question(
     machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept().add("128 64 64", agrees=True)
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_bf16_reduced_precision_reduction
-    try:
-        matmul.allow_bf16_reduced_precision_reduction = not before
-        assert kept_answers(torch.device("cuda")).get("128 64 64") is None
-    finally:
-        matmul.allow_bf16_reduced_precision_reduction = before
+    matmul = SimpleNamespace(**dict.fromkeys(module._MATMUL_SETTINGS))
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    assert "allow_bf16_reduced_precision_reduction_split_k" in module._MATMUL_SETTINGS
+    for setting in module._MATMUL_SETTINGS:
+        kept_answers(torch.device("cuda")).add("256 64 64", agrees=True)
+        setattr(matmul, setting, True)
+        assert kept_answers(torch.device("cuda")).get("256 64 64") is None
 
 
 @pytest.mark.parametrize("what", ["library", "sources"])
@@ -110,7 +110,7 @@ def test_what_an_answer_follows_from_is_known_or_it_is_not_kept(
         # replaced under a process that goes on
         machine.library.unlink()
     else:
-        monkeypatch.setattr(module, "_OWN_SOURCES", None)
+        monkeypatch.setattr(module, "_own_sources", lambda: None)
     answers = kept()
     answers.add("128 64 64", agrees=True)
     assert answers.get("128 64 64") is True

@@ -131,9 +131,20 @@ def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypa
 def test_one_trial_alone_has_no_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
     bank: Any = passes._bank
+    held = passes.sizes[GraphKind.SUMS]
     bank.slot_table = lambda: SimpleNamespace(ranks=(0, 16), dropouts=(0.0,) * 2)
-    assert behind_steps(passes, times=9) == passes.sizes[GraphKind.SUMS]
-    assert len(passes.sizes[GraphKind.SUMS]) == 2
+    assert behind_steps(passes, times=9) == held
+
+
+def test_so_many_are_recorded_and_for_the_widest_rank_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
+    held = {key: len(graphs) for key, graphs in passes._graphs.items()}
+    bank: Any = passes._bank
+    bank.slot_table = lambda: SimpleNamespace(ranks=(4, 0, 8), dropouts=(0.0,) * 3)
+    passes._spares_left = 3
+    behind_steps(passes, times=9)
+    found = {key: len(graphs) for key, graphs in passes._graphs.items()}
+    assert found == held | {(GraphKind.SUMS, 8): 3}
 
 
 def test_an_exact_size_that_nobody_asked_for_is_warmed_up_first_and_each_waits_for_time(

@@ -1,8 +1,8 @@
 """Asks for pages of two megabytes for large buffers of host memory, where the system gives them on demand.
 
 A trial's state of 400 MB is 100,000 pages of 4 KiB, each of which the system clears at its first use and takes back at
-its end. With large pages filling 4 GB took half to all of the time, by machine, and freeing it a tenth: at the latest
-as the process ends, which a user waits for (``benchmarks/sweeps/host_pages.py``).
+its end. Filling 4 GB with large pages took 50 to 95 % of the time, depending on the machine; freeing it took a tenth or
+less. Memory is freed at the latest when the process ends, which a user waits for (``benchmarks/sweeps/host_pages.py``).
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ __all__ = ["blas_agrees", "blas_product"]
 ROW_MULTIPLE = 128
 # a share of waves below which our tiles are as fast
 LEAST_WASTE = 0.05
-# bytes: a BLAS may take another kernel for operands that lie otherwise
-ALIGNMENT = 16
+# bytes: a BLAS may take another kernel for operands that lie otherwise, and looks no further than this
+ALIGNMENT = 256
 # a BLAS cuts sums over K for few rows, and many rows fill their waves
 MOST_ROWS = 4096
 

@@ -12,7 +12,7 @@ class AgreedShapes:
     """Answers of the BLAS, shared by the products of one model: most of its layers have the same shapes.
 
     Attributes:
-        answers: By the shape of a product and how its operands lie: whether the BLAS gave the very bits.
+        answers: By the shape and direction of a product: whether the BLAS gave the very bits.
     """
 
     answers: dict[tuple[object, ...], bool] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -26,11 +27,16 @@ __all__ = ["KeptAnswers", "kept_answers"]
 _FOLDER = "blas_answers"
 # of the environment: what tells a BLAS which of its kernels to take
 _SETTINGS = re.compile(r"CUBLAS|TORCH_BLAS|TORCH_CUBLAS|NVIDIA_TF32")
+_MATMUL_SETTINGS = (
+    *("allow_bf16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction_split_k"),
+    *("allow_fp16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction_split_k"),
+    "allow_fp16_accumulation",
+)
 _MAPS = Path("/proc/self/maps")
 
 
 class KeptAnswers:
-    """Answers by the shape of a product and how its operands lie, a line each: several processes may add to them."""
+    """Answers by the shape and direction of a product, a line each: several processes may add to them."""
 
     def __init__(self, path: Path | None) -> None:
         """Read what ``path`` holds; a line that is damaged is as if it had never been asked. None: keep no file."""
@@ -63,17 +69,18 @@ class KeptAnswers:
 def kept_answers(device: torch.device) -> KeptAnswers:
     """Return the answers of the BLAS of this process's libraries on a GPU, as torch is set to use it now."""
     matmul = torch.backends.cuda.matmul
-    reduced = (matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction)
-    return _answers_with(device, *reduced, str(torch.backends.cuda.preferred_blas_library()))
+    # a version of torch may lack some
+    settings = [getattr(matmul, name, None) for name in _MATMUL_SETTINGS]
+    return _answers_with(device, *settings, str(torch.backends.cuda.preferred_blas_library()))
 
 
 @functools.cache
 def _answers_with(device: torch.device, *settings: object) -> KeptAnswers:
-    libraries = _libraries()
-    if libraries is None or _OWN_SOURCES is None:
+    libraries, sources = _libraries(), _own_sources()
+    if libraries is None or sources is None:
         # what an answer follows from is not known: it holds for this process
         return KeptAnswers(None)
-    facts = [_facts_of(device), list(settings), libraries, _OWN_SOURCES]
+    facts = [_facts_of(device), list(settings), libraries, sources]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     return KeptAnswers(default_cache_directory() / _FOLDER / f"{name}.jsonl")
 
@@ -103,8 +110,12 @@ def _libraries() -> list[tuple[str, int, int]] | None:
     return [(path, status.st_size, status.st_mtime_ns) for path, status in states]
 
 
+@functools.cache
 def _own_sources() -> str | None:
-    """Return a digest of the kernels whose bits are asked for, and of the tiles that they choose."""
+    """Return a digest of the kernels whose bits are asked for, and of the tiles they choose; None without files."""
+    # first what a launch imports: a process that goes on while its package is replaced runs what is digested here
+    for name in ("hopper.product", "hopper.term"):
+        importlib.import_module(f"{packed_linear.__name__}.{name}")
     folders = [Path(agreed_shapes.__file__).parent, *(Path(path) / "hopper" for path in packed_linear.__path__)]
     digest = hashlib.sha256()
     try:
@@ -113,7 +124,3 @@ def _own_sources() -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
-
-
-# as they are imported: a process that goes on while its package is replaced runs these
-_OWN_SOURCES = _own_sources()

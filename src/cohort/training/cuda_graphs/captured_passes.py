@@ -31,7 +31,7 @@ from cohort.training.cuda_graphs.recorded_shapes import GraphKind, RecordingPoli
 
 __all__ = ["CapturedPasses"]
 
-# sizes that are recorded though no pass has asked for them: a ladder has up to 21, and each is host memory
+# sizes that are recorded though no pass has asked for them: a ladder has up to 23, and each is host memory
 MOST_SPARES = 24
 
 
