@@ -11,7 +11,7 @@ import pytest
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.engine.disk_room import disk_warning, most_bytes
-from cohort.engine.tune import tune
+from cohort.engine.tune import resume, tune
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from tests.end_to_end.tiny_tasks import Interrupting, tiny_task, write_inputs
 
@@ -30,19 +30,33 @@ def test_a_small_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, f
     said = disk_warning(tmp_path, ADAPTERS, layout=LAYOUT, optimizer=DEFAULT_OPTIMIZER)
     assert (said is not None) is is_said
     if said is not None:
-        assert said.startswith(f"checkpoints of 2 trials may take up to 20.0 KiB in {tmp_path}, where ")
-        assert "`cohort resume`" in said
+        assert said.startswith(f"checkpoints of 2 trials may need up to 20.0 KiB more in {tmp_path}, and ")
+        assert f"`cohort resume {tmp_path}`" in said
+
+
+def test_what_a_run_has_on_its_disk_is_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=480))
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "state.safetensors").write_bytes(bytes(20_000))
+    assert disk_warning(tmp_path, ADAPTERS, layout=LAYOUT, optimizer=DEFAULT_OPTIMIZER) is None
+    (tmp_path / "trials" / "state.safetensors").write_bytes(bytes(19_999))
+    said = disk_warning(tmp_path, ADAPTERS, layout=LAYOUT, optimizer=DEFAULT_OPTIMIZER)
+    assert said is not None
+    assert "481 B more" in said
 
 
 def test_a_disk_that_does_not_tell_is_not_asked_again(tmp_path: Path) -> None:
     assert disk_warning(tmp_path / "gone", ADAPTERS, layout=LAYOUT, optimizer=DEFAULT_OPTIMIZER) is None
 
 
-def test_a_run_says_it_once_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_says_it_once_as_it_begins_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_inputs(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    watcher = Interrupting()
-    tune(tiny_task(tmp_path, training={"max_steps": 2}), tmp_path / "run", watcher=watcher)
-    (said,) = [note for note in watcher.notes if "checkpoints of" in note]
-    assert said.startswith("warning: checkpoints of ")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    begins, goes_on = Interrupting(steps=1), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(tmp_path, training={"max_steps": 2}), tmp_path / "run", watcher=begins)
+    resume(tmp_path / "run", watcher=goes_on)
+    for watcher in (begins, goes_on):
+        (said,) = [note for note in watcher.notes if "checkpoints of" in note]
+        assert said.startswith("warning: checkpoints of ")
     assert (tmp_path / "run" / "best").is_dir()

@@ -33,19 +33,21 @@ def disk_warning(
     """Return what to say where ``folder`` has less room than the checkpoints of trials may take; None where it has it.
 
     Args:
-        folder: The run directory.
+        folder: The run directory; states that a run which goes on has in it count as room.
         adapters: Those of its trials.
     """
     wanted = most_bytes(adapters, layout=layout, optimizer=optimizer)
     try:
         free = shutil.disk_usage(folder).free
+        used = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
     except OSError:
         # a file system that does not tell: a full disk is said when it comes
         return None
-    if free >= wanted:
+    if free + used >= wanted:
         return None
+    what, more = f"checkpoints of {counted(len(adapters), 'trial')}", format_bytes(wanted - used)
     return (
-        f"checkpoints of {counted(len(adapters), 'trial')} may take up to {format_bytes(wanted)} in {folder}, where "
-        f"{format_bytes(free)} are free. Without room the run ends with what its last checkpoint holds, and "
-        "`cohort resume` goes on once there is some; smaller ranks or fewer trials take less"
+        f"{what} may need up to {more} more in {folder}, and {format_bytes(free)} are free. If the "
+        f"disk fills, the run stops with exit code 2: free space, and `cohort resume {folder}` trains again what came "
+        "after its last checkpoint. Smaller ranks or fewer trials need less"
     )

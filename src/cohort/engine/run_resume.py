@@ -21,7 +21,7 @@ from cohort.engine.resume_checks import (
     require_same_task,
     surroundings_warning,
 )
-from cohort.engine.run_start import begun_run, open_state_store, prepare_task
+from cohort.engine.run_start import begun_run, note_disk, open_state_store, prepare_task
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.watching.progress import ProgressWatcher
@@ -80,6 +80,7 @@ class ReadyRun:
             with begun_run(self.preparation, self.directory, conditions) as run:
                 yield run, None
             return
+        note_disk(self.preparation, self.directory, conditions)
         states = open_state_store(self.preparation, self.directory, conditions)
         with (
             contextlib.closing(RunStore.resume(self.directory.database, clock=conditions.clock)) as store,

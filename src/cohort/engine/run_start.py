@@ -29,7 +29,7 @@ from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.store import RunStore
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["begun_run", "new_directory", "open_state_store", "prepare_task", "write_given_rows"]
+__all__ = ["begun_run", "new_directory", "note_disk", "open_state_store", "prepare_task", "write_given_rows"]
 
 
 def prepare_task(
@@ -112,6 +112,15 @@ def write_given_rows(task: TaskFile, folder: Path) -> None:
         write_bytes(folder / f"{split}.jsonl", rows.content)
 
 
+def note_disk(preparation: Preparation, directory: RunDirectory, conditions: RunConditions) -> None:
+    """Tell the watcher where the disk may be too small for the run's checkpoints."""
+    adapters = [trial.spec.adapter for trial in preparation.proposals.first]
+    optimizer, layout = task_optimizer(preparation.task), preparation.inputs.layout
+    warning = disk_warning(directory.root, adapters, layout=layout, optimizer=optimizer)
+    if warning is not None:
+        conditions.watcher.note(f"warning: {warning}")
+
+
 @contextlib.contextmanager
 def begun_run(
     preparation: Preparation,
@@ -123,10 +132,7 @@ def begun_run(
     The directory is locked and holds nothing but the task.
     """
     metric = objective_metric(preparation.task)
-    adapters = [trial.spec.adapter for trial in preparation.proposals.first]
-    optimizer = task_optimizer(preparation.task)
-    if warning := disk_warning(directory.root, adapters, layout=preparation.inputs.layout, optimizer=optimizer):
-        conditions.watcher.note(f"warning: {warning}")
+    note_disk(preparation, directory, conditions)
     states = open_state_store(preparation, directory, conditions)
     with (
         contextlib.closing(RunStore.create(directory.database, metric=metric, clock=conditions.clock)) as store,
