@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -116,8 +115,6 @@ class Prices:
         usual = self._folder / f"{quantization}-{USUAL_ROWS}" / "caches"
         row = time_sweep(folder, name=name, caches=self._caches.get(quantization, usual))
         shutil.rmtree(folder / name)
-        # the next one shares the disk with what this one has still to bring there
-        os.sync()
         self._rows.append({**row, "rows": num_rows, "format": quantization})
         key = f"sweep_price_{self._shape}_all_in"
         key += "" if quantization == "none" else f"_{quantization}"

@@ -50,6 +50,7 @@ def time_peft(
     arguments = ["-m", "benchmarks.sweeps.timed_processes", str(folder), "--batch-size", str(batch_size)]
     arguments += [] if num_steps is None else ["--steps", str(num_steps)]
     arguments += ["--loads-on-gpu"] if loads_on_gpu else []
+    # wait until an earlier process's writes are on the disk, here and before a sweep
     os.sync()
     wall, output = run_process(arguments, folder, caches=None)
     found = json.loads(output.splitlines()[-1])
@@ -83,7 +84,6 @@ def time_sweep(folder: Path, *, name: str, caches: Path) -> dict[str, Any]:
     """
     run = folder / name
     arguments = ["-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(run), "--json"]
-    # wait until an earlier process's writes are on the disk
     os.sync()
     lines, began = list[tuple[float, str]](), time.time()
     wall, output = run_process(arguments, folder, caches=caches, lines=lines)

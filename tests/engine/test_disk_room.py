@@ -1,4 +1,4 @@
-"""A disk that is too small for a run's checkpoints is said as the run begins."""
+"""A run warns as it begins where its disk is too small for its checkpoints."""
 
 from __future__ import annotations
 

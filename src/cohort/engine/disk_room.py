@@ -1,4 +1,4 @@
-"""Whether a run's disk may be too small for its checkpoints: said when it begins, and not after an hour of training."""
+"""Warns as a run begins where its disk may be too small for its checkpoints, and not after an hour of training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.units import counted, format_bytes
-from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
+from cohort.memory.size_inputs import state_row_bytes
+from cohort.training.optimizers.optimizer import Optimizer
 
 __all__ = ["disk_warning", "most_bytes"]
 
@@ -22,9 +23,8 @@ def most_bytes(adapters: Sequence[AdapterSpec], *, layout: AdapterLayout, optimi
     A run has less on its disk where trials have left before its first checkpoint, and more for as long as it replaces
     such a checkpoint.
     """
-    weights = layout.width * torch.float32.itemsize
-    moments = moment_bytes(optimizer, width=layout.width, weights_dtype=torch.float32)
-    return sum(adapter.num_rows for adapter in adapters) * (2 * weights + moments)
+    best_bytes = layout.width * torch.float32.itemsize
+    return sum(adapter.num_rows for adapter in adapters) * (state_row_bytes(layout, optimizer=optimizer) + best_bytes)
 
 
 def disk_warning(
@@ -41,7 +41,7 @@ def disk_warning(
         free = shutil.disk_usage(folder).free
         used = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
     except OSError:
-        # a file system that does not tell: a full disk is said when it comes
+        # a file system that does not tell; a full disk has an error of its own
         return None
     if free + used >= wanted:
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # the ranks' programs behind it compute; sizes do not
     from cohort.ranks.launch.launched import LaunchedRanks
 
-__all__ = ["SizeInputs", "SizeRequest", "rank_row_bytes", "task_optimizer"]
+__all__ = ["SizeInputs", "SizeRequest", "rank_row_bytes", "state_row_bytes", "task_optimizer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +136,7 @@ class SizeInputs:
     @property
     def state_row_bytes(self) -> int:
         """Bytes of one rank row of a parked trial: its weight and its moments."""
-        moments = moment_bytes(self.optimizer, width=self.layout.width, weights_dtype=torch.float32)
-        return self.layout.width * torch.float32.itemsize + moments
+        return state_row_bytes(self.layout, optimizer=self.optimizer)
 
     @property
     def mean_batch_size(self) -> float:
@@ -155,6 +154,12 @@ def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: 
     """Return the bytes one rank row takes in the bank: weight and gradient in float32, moments, and a bf16 copy."""
     moments = moment_bytes(optimizer, width=layout.width, weights_dtype=torch.float32)
     return layout.width * (2 * torch.float32.itemsize + (torch.bfloat16.itemsize if has_compute_copy else 0)) + moments
+
+
+def state_row_bytes(layout: AdapterLayout, *, optimizer: Optimizer) -> int:
+    """Return the bytes of one rank row of a trial outside of the bank: its weight in float32 and its moments."""
+    moments = moment_bytes(optimizer, width=layout.width, weights_dtype=torch.float32)
+    return layout.width * torch.float32.itemsize + moments
 
 
 def task_optimizer(task: TaskFile) -> Optimizer:

@@ -67,8 +67,8 @@ def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monke
     # another model of the process
     assert blas_agrees(x, weight, forward=True, agreed=AgreedShapes())
     assert asked == [((128, 64, 64), True), ((128, 64, 64), False)]
-    beside = room[start + 8 :][: 128 * 64].view(128, 64)
-    assert not blas_agrees(beside, weight, forward=True, agreed=agreed)
+    shifted = room[start + 8 :][: 128 * 64].view(128, 64)
+    assert not blas_agrees(shifted, weight, forward=True, agreed=agreed)
     assert not blas_agrees(x, room[start + 8 :][: 64 * 64].view(64, 64), forward=True, agreed=agreed)
     assert len(asked) == 2
 

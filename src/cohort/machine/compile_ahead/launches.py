@@ -105,24 +105,19 @@ def collect_launches(
     sizes = dict.fromkeys(step_tokens, _Passes.STEP) | dict.fromkeys(pass_tokens, _Passes.TRAINING)
     first = [tokens for tokens in first_tokens if tokens in sizes]
     others = sorted((tokens for tokens in sizes if tokens not in first), reverse=True)
-    sizes[[*first, *others][0]] = _Passes.ALL
+    whole, *rest = first + others
+    sizes[whole] = _Passes.ALL
     # the widest adapter of a pack decides what is launched: all of them together, as a sweep begins, and each alone
     together = [list(adapters)] if len(adapters) > 1 else []
     packs = [*together, *([spec] for spec in reversed(adapters))]
-    visits = [(specs, own) for specs in packs for own in (first, others)]
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
-        for specs, own in visits:
-            whole, rest = (
-                {tokens: sizes[tokens] for tokens in own if (sizes[tokens] is _Passes.ALL) is is_whole}
-                for is_whole in (True, False)
-            )
-            if whole:
-                run(specs, sizes=whole)
+        for specs in packs:
+            run(specs, sizes={whole: sizes[whole]})
             if rest:
                 # what the first layer has of its own are norms, which have one kernel for all sizes
                 with one_layer_each(decoder, layout=layout):
-                    run(specs, sizes=rest)
+                    run(specs, sizes={tokens: sizes[tokens] for tokens in rest})
     release_cached(decoder.device)
 
 

@@ -54,7 +54,7 @@ class CapturedPasses:
         # what is to be recorded behind the next step: its kernels are loaded
         self._prepared: tuple[GraphKind, PassShape] | None = None
         # of sizes that no pass has asked for
-        self._prepared_spare: PassShape | None = None
+        self._prepared_spare: tuple[GraphKind, PassShape] | None = None
         self._spares_left = MOST_SPARES
         self.recorder = PassRecorder(decoder, bank)
         self.num_replays = 0
@@ -88,7 +88,7 @@ class CapturedPasses:
         for graph in (graph for recorded in self._graphs.values() for graph in recorded):
             graph.free()
         self._graphs.clear()
-        self._prepared = None
+        self._prepared = self._prepared_spare = None
         self.recorder.give_up_memory()
         return held
 
@@ -230,18 +230,18 @@ class CapturedPasses:
         shares = sum(rank > 0 for rank in slots.ranks)
         if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
             return
-        kind, recorded = self._trained, [*self._recorded(self._trained, widest=widest)]
         prepared, self._prepared_spare = self._prepared_spare, None
         # another one may be missing by now, as passes go on
-        shape = prepared or self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
-        if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
+        spare = prepared or self._missing_spare(self._trained, widest=widest)
+        if spare is None or not self._can_be_ahead(*spare, widest=widest):
             return
+        kind, shape = spare
         is_made = False
         try:
             if self._bank.is_exact and prepared is None:
                 # its kernels, behind this step; itself behind the next one that has time for it
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
-                self._prepared_spare = shape
+                self._prepared_spare = spare
                 return
             graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=False, tries_again=False)
             if graph is not None:
@@ -251,6 +251,12 @@ class CapturedPasses:
         finally:
             if not is_made:
                 self._spares_left = 0
+
+    def _missing_spare(self, kind: GraphKind, *, widest: int) -> tuple[GraphKind, PassShape] | None:
+        assert self._policy is not None, "a pass has come"
+        recorded = [*self._recorded(kind, widest=widest)]
+        shape = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
+        return None if shape is None else (kind, shape)
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""

@@ -41,19 +41,19 @@ def spare_shape(
     trained = max(need.num_trained / need.num_rows for need in before)
     length = max(need.length for need in before)
     num_rows = max(shape.num_rows for shape in recorded)
+
+    def need_of(num_rows: int, *, share: float = 1.0) -> PassShape:
+        return PassShape(
+            num_rows=num_rows,
+            num_sequences=math.ceil(share * sequences * num_rows),
+            length=length,
+            num_trained=min(num_rows, math.ceil(share * trained * num_rows)),
+        )
+
     while (num_rows := int(RATIO * num_rows)) >= LEAST_ROWS:
-
-        def of(share: float, rows: int = num_rows) -> PassShape:
-            return PassShape(
-                num_rows=rows,
-                num_sequences=math.ceil(share * sequences * rows),
-                length=length,
-                num_trained=min(rows, math.ceil(share * trained * rows)),
-            )
-
-        shape = rounded_up(of(SPARE_SHARE))
+        need, shape = need_of(num_rows), rounded_up(need_of(num_rows, share=SPARE_SHARE))
         # one of longer rows, or of fewer trained ones, may hold none of these
-        most, need = max(shape.num_rows, num_rows / RATIO), of(1.0)
+        most = max(shape.num_rows, num_rows / RATIO)
         is_there = any(other.num_rows <= most and other.holds(need) for other in recorded)
         if shape.num_rows <= most_rows and not is_there:
             return shape
