@@ -18,6 +18,7 @@ from cohort.adapters.variants.block_factors import expanded
 from cohort.adapters.variants.dora import row_norms
 from cohort.adapters.variants.pissa_olora import PrincipalFactors, principal_factors
 from cohort.adapters.variants.vera import initial_vectors
+from cohort.core.process.huge_pages import use_huge_pages
 from cohort.core.seeds import derive_seed
 
 __all__ = ["initial_weights"]
@@ -55,7 +56,9 @@ def initial_weights(
         return start_weights(layout, spec.start, dtype=dtype)
     if spec.use_vera is not None:
         return initial_vectors(layout, spec.use_vera, r=spec.r, dtype=dtype)
-    rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)
+    rows_rD = torch.empty(spec.num_rows, layout.width, dtype=dtype)
+    use_huge_pages(rows_rD.data_ptr(), rows_rD.nbytes)
+    rows_rD.zero_()
 
     def draw(name: str) -> None:
         """Fill the columns of one module."""

@@ -260,11 +260,12 @@ def _prepare(
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task), start=inputs.start)
     demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
+    # while the model is read
+    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, begun=begun)
     placed = place(demand, inputs.model_directory)
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(request)
-    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, begun=begun)
     split = split_notes(data.report, max_length=task.dataset.max_length)
     notes = (*split, *start_notes(inputs.start), evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
     facts = RunFacts(

@@ -12,7 +12,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
-from cohort.kernels.staging import pinned
+from cohort.kernels.staging import pinned, pinned_in_place
 from cohort.models.decoder import Decoder
 
 __all__ = ["FreshWeights"]
@@ -62,7 +62,7 @@ class FreshWeights:
             return
         threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-fresh")
         for key in missing[:MOST_KEPT]:
-            self._keep(key, threads.submit(self._draw, key))
+            self._keep(key, threads.submit(self._draw_in_place, key))
         threads.shutdown(wait=False)
 
     def _keep(self, key: _Key, drawn: Tensor | Future[Tensor]) -> None:
@@ -74,6 +74,11 @@ class FreshWeights:
         weights_rD = self._initial(*key)
         # pinned: the copy to the bank does not wait for the device
         return pinned(weights_rD) if self._on_gpu else weights_rD
+
+    def _draw_in_place(self, key: _Key) -> Tensor:
+        """Draw while others launch, whom a request for pinned memory would keep waiting."""
+        weights_rD = self._initial(*key)
+        return pinned_in_place(weights_rD) if self._on_gpu else weights_rD
 
     def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
         """Return what the rank's bank has of the weights of a new adapter."""

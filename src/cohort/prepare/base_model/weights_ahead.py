@@ -25,6 +25,7 @@ from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder
+from cohort.prepare.fingerprints import start_fingerprint
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["COLLECTING_BYTES", "WeightsAhead", "has_room_to_load", "on_same_gpu", "weights_ahead"]
@@ -51,8 +52,14 @@ class WeightsAhead:
         return self._loading is not None
 
     def begin(self, directory: Path, config: DecoderConfig, machine: Machine) -> None:
-        """Begin to load, if the model will be on one device as it is whatever the rows are."""
-        if self._is_loaded or self._loading is not None or not self._is_certain(config, machine):
+        """Begin to hash the model's files, which a record waits for, and to load them.
+
+        They are loaded if the model will be on one device as it is whatever the rows are.
+        """
+        if self._is_loaded or self._loading is not None:
+            return
+        start_fingerprint(directory)
+        if not self._is_certain(config, machine):
             return
         self._key = _key(directory, machine)
 
