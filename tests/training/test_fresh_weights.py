@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -53,3 +56,29 @@ def test_weights_that_were_drawn_in_a_thread_are_those_that_are_drawn_when_asked
     broken.draw_ahead([(specs[0], 1)])
     with pytest.raises(TypeError):
         broken.of(specs[0], 1)
+
+
+def test_on_a_gpu_what_was_drawn_ahead_is_pinned_for_as_long_as_it_is_kept(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = set[int]()
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda address, _bytes, _flags: pinned.add(address) or 0, cudaHostUnregister=pinned.remove
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)
+    ahead = FreshWeights(bank, decoder)
+    ahead._on_gpu = True
+    specs = [AdapterSpec(r=r, lora_alpha=8.0) for r in (2, 4, 6, 8, 10, 12, 14)]
+    ahead.draw_ahead([(spec, 1) for spec in specs[:4]])
+    drawn = [kept.result() for kept in ahead._kept.values() if isinstance(kept, Future)]
+    assert pinned == {weights.data_ptr() for weights in drawn}
+    # one of them was asked for, and is kept longest; the others stay as they were drawn
+    assert ahead.of(specs[0], 1) is drawn[0]
+    ahead.draw_ahead([(spec, 1) for spec in specs[4:6]])
+    assert {weights.data_ptr() for weights in drawn} <= pinned
+    later = [kept.result() for kept in ahead._kept.values() if isinstance(kept, Future)]
+    ahead.draw_ahead([(specs[6], 1)])
+    assert pinned.isdisjoint(weights.data_ptr() for weights in drawn[1:3])
+    assert {drawn[0].data_ptr(), *(weights.data_ptr() for weights in later)} - {drawn[3].data_ptr()} <= pinned

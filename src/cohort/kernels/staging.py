@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["lists_unwaited", "pinned", "pinned_in_place", "stage_together", "to_device_unwaited"]
+__all__ = ["lists_unwaited", "pinned", "stage_together", "to_device_unwaited"]
 
 
 def pinned(host: Tensor) -> Tensor:
@@ -21,24 +20,6 @@ def pinned(host: Tensor) -> Tensor:
     except RuntimeError:
         # a machine may limit locked memory: the transfer is waited for, and nothing else changes
         return host
-
-
-def pinned_in_place(host: Tensor) -> Tensor:
-    """Return a host tensor whose memory is pinned where it lies; one in other memory where that is not possible.
-
-    Fresh pinned memory of half a gigabyte takes half a second, in which no thread can launch anything. Once nothing
-    holds the tensor, its memory is unpinned behind all that the device has been given by then, which is waited for.
-    """
-    if not torch.cuda.is_available() or torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.nbytes, 0) != 0:
-        return pinned(host)
-    # a process that ends takes it back by itself
-    weakref.finalize(host, _unpin, host.data_ptr()).atexit = False
-    return host
-
-
-def _unpin(address: int) -> None:
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def to_device_unwaited(values: NDArray[Any], device: torch.device | str) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
-from cohort.kernels.staging import pinned, pinned_in_place
+from cohort.kernels.pinned_pages import PinnedPages
+from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 
 __all__ = ["FreshWeights"]
@@ -30,6 +31,7 @@ class FreshWeights:
         """Draw for ``bank``, which is not kept."""
         self._layout, self._dtype, self._on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
         self._decoder = decoder
+        self._pages = PinnedPages()
         self._kept: OrderedDict[_Key, Tensor | Future[Tensor]] = OrderedDict()
 
     def of(self, spec: AdapterSpec, seed: int) -> Tensor:
@@ -60,6 +62,9 @@ class FreshWeights:
         missing = [key for key in dict.fromkeys(_key(*pair) for pair in plain) if key not in self._kept]
         if not missing:
             return
+        if self._on_gpu:
+            there = [kept for kept in self._kept.values() if isinstance(kept, Tensor) or _is_drawn(kept)]
+            self._pages.keep_only([kept if isinstance(kept, Tensor) else kept.result() for kept in there])
         threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-fresh")
         for key in missing[:MOST_KEPT]:
             self._keep(key, threads.submit(self._draw_in_place, key))
@@ -78,11 +83,15 @@ class FreshWeights:
     def _draw_in_place(self, key: _Key) -> Tensor:
         """Draw while others launch, whom a request for pinned memory would keep waiting."""
         weights_rD = self._initial(*key)
-        return pinned_in_place(weights_rD) if self._on_gpu else weights_rD
+        return self._pages.pin(weights_rD) if self._on_gpu else weights_rD
 
     def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
         """Return what the rank's bank has of the weights of a new adapter."""
         return initial_weights(self._layout, spec, seed=seed, dtype=self._dtype, weight_of=self._decoder.weight_of)
+
+
+def _is_drawn(future: Future[Tensor]) -> bool:
+    return future.done() and future.exception() is None
 
 
 def _key(spec: AdapterSpec, seed: int) -> _Key:
