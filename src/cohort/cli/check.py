@@ -13,7 +13,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, TaskArgument
 from cohort.cli.exits import exits
-from cohort.cli.gc_off import collections_off
+from cohort.core.process.gc_off import collections_off
 
 if TYPE_CHECKING:
     from cohort.planning.check import CheckReport, Outlook

@@ -17,7 +17,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption
 from cohort.cli.exits import exits
-from cohort.cli.gc_off import collections_off
+from cohort.core.process.gc_off import collections_off
 
 if TYPE_CHECKING:
     from cohort.engine.train.watching.progress import ProgressWatcher

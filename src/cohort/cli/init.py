@@ -11,7 +11,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption
 from cohort.cli.exits import exits
-from cohort.cli.gc_off import collections_off
+from cohort.core.process.gc_off import collections_off
 
 __all__ = ["init"]
 

@@ -11,7 +11,6 @@ import typer
 from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 from cohort.cli.exits import end_as_worse, exits
-from cohort.cli.gc_off import imports_uncollected
 from cohort.cli.launched_ranks import (
     launched_ranks,
     most_losses,
@@ -19,6 +18,7 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
+from cohort.core.process.gc_off import imports_uncollected
 
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions

@@ -1,4 +1,4 @@
-"""Python's garbage collector is off where it finds nothing: in short verbs, and while a long one is imported."""
+"""Python's garbage collector is off where it finds nothing, or where what it frees would be counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["collections_off", "imports_uncollected"]
 
 @contextmanager
 def collections_off() -> Iterator[None]:
-    """Collect no cycles meanwhile: imports make none, and looking for some takes a sixth of a check's time."""
+    """Collect no cycles meanwhile. Imports make none, and looking for some takes a sixth of a check's time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

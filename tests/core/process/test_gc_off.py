@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cohort.cli.gc_off import collections_off, imports_uncollected
+from cohort.core.process.gc_off import collections_off, imports_uncollected
 
 
 def test_collections_are_off_inside_alone() -> None:
