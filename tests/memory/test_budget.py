@@ -99,6 +99,8 @@ def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> No
     used = executor.num_rank_rows * row_bytes + sizes.device_state_bytes
     used += activation_bytes * (executor.token_budget + executor.graph_tokens) + LOSS_HEAD_BYTES
     assert used <= machine.memory_bytes * (1 - MARGIN_SHARE)
+    # what recordings may take beforehand is what was left for them
+    assert executor.graph_bytes == activation_bytes * executor.graph_tokens
     assert executor.num_rank_rows >= max(aligned_rank(spec.adapter.r) for spec in specs)
     assert executor.num_rank_rows % 16 == 0
     assert sizes.device_state_bytes >= 0

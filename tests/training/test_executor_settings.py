@@ -21,3 +21,10 @@ def test_no_pass_may_be_recorded() -> None:
     assert ExecutorSettings(**SIZES).graph_tokens == 0
     with pytest.raises(ValueError, match="graph_tokens must not be negative, got -1"):
         ExecutorSettings(**SIZES, graph_tokens=-1)
+
+
+def test_recorded_passes_take_no_less_than_nothing() -> None:
+    assert ExecutorSettings(**SIZES).graph_bytes is None
+    assert ExecutorSettings(**SIZES, graph_bytes=0).graph_bytes == 0
+    with pytest.raises(ValueError, match="graph_bytes must not be negative, got -1"):
+        ExecutorSettings(**SIZES, graph_bytes=-1)

@@ -108,12 +108,13 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         # no pass was measured or estimated: a share of the memory is left for it
         room = int(free_bytes * BANK_SHARE)
     wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], passes.tokens, on_gpu)
-    graph_tokens = 0
+    graph_tokens, graph_bytes = 0, None
     if on_gpu and needs is not None:
         # recorded passes come last: they only save time, while the bank decides how many trials share a pass
         bank = (by_need[0] * row_bytes, wanted * row_bytes)
         graph_tokens = _graph_tokens(needs, most=min(most, passes.kept_tokens), room=room, bank_bytes=bank)
-        room -= math.ceil(needs.graph_bytes(graph_tokens))
+        graph_bytes = math.ceil(needs.graph_bytes(graph_tokens))
+        room -= graph_bytes
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
         raise InputError(_misfit(inputs, passes, room=room, free_bytes=free_bytes))
@@ -128,6 +129,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             token_budget=passes.tokens,
             evaluation_token_budget=passes.evaluation_tokens,
             graph_tokens=graph_tokens,
+            graph_bytes=graph_bytes,
             gradient_checkpointing=mode,
             keep_tokens=passes.keep_tokens,
             answer_tokens=answer_tokens,

@@ -98,7 +98,7 @@ class Executor:
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
         self.fresh_weights = FreshWeights(self.bank, decoder)
-        self.captured = CapturedPasses.where_they_run(decoder, self.bank, most_rows=settings.graph_tokens)
+        self.captured = CapturedPasses.where_they_run(decoder, self.bank, settings=settings)
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )

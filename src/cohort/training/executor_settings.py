@@ -21,6 +21,7 @@ class ExecutorSettings:
         evaluation_token_budget: The same for evaluation, which keeps no activations.
         graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
             replayed; 0 launches every pass kernel by kernel.
+        graph_bytes: What recorded passes may take of the device before they need it; None for what the largest takes.
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
             memory lasts.
@@ -34,6 +35,7 @@ class ExecutorSettings:
     token_budget: int
     evaluation_token_budget: int
     graph_tokens: int = 0
+    graph_bytes: int | None = None
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     keep_tokens: int | None = None
     answer_tokens: int = 0
@@ -46,3 +48,5 @@ class ExecutorSettings:
         for name in ("graph_tokens", "answer_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.graph_bytes is not None and self.graph_bytes < 0:
+            raise ValueError(f"graph_bytes must not be negative, got {self.graph_bytes}")

@@ -16,7 +16,7 @@ from cohort.data.packing import HostStream
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.backward_start import seeded
-from cohort.training.cuda_graphs.few_layers import few_layers
+from cohort.training.cuda_graphs.few_layers import few_layers, first_layers
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.pass_tensors import PassTensors
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
@@ -36,7 +36,31 @@ class RecordingMemory:
     def __init__(self) -> None:
         """Take none yet."""
         self._pool: Any = torch.cuda.graph_pool_handle()
+        # the pool lasts as long as a graph that was recorded in it
+        self._reserved: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream()
+
+    def reserve(self, num_bytes: int, *, is_short: bool) -> None:
+        """Take ``num_bytes`` of the device at once, in which recordings find room until :meth:`free`.
+
+        What a recording has given back serves all that follow it: the allocator keeps it for their pool, and cuts it.
+
+        Args:
+            is_short: As of :meth:`CapturedPass.record`.
+        """
+        graph, device = torch.cuda.CUDAGraph(), self.stream.device
+        # a recording of nothing would be warned of; a kernel is loaded by its first launch, which none may record
+        mark = torch.zeros(1, device=device)
+        with self.recording(graph, is_short=is_short):
+            mark.zero_()
+            torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        self._reserved = graph
+
+    def free(self) -> None:
+        """Give back what was reserved, once no graph is left that was recorded in it."""
+        if self._reserved is not None:
+            self._reserved.reset()
+            self._reserved = None
 
     @contextmanager
     def recording(self, graph: torch.cuda.CUDAGraph, *, is_short: bool) -> Iterator[None]:
@@ -54,6 +78,15 @@ class RecordingMemory:
                 yield
             finally:
                 graph.capture_end()
+
+
+@contextmanager
+def _launched_on(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Launch what is within on ``stream``, in the order of the current one."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,12 +147,21 @@ class CapturedPass:
         self._decoder.is_recorded = True
         if self._decoder.ring is not None:
             self._decoder.ring.settle()
-        stream = memory.stream
-        stream.wait_stream(torch.cuda.current_stream())
         few = few_layers(self._decoder, layout=self._layout) if with_few_layers else nullcontext()
-        with torch.cuda.stream(stream), few:
+        with _launched_on(memory.stream), few:
             self._pass()
-        torch.cuda.current_stream().wait_stream(stream)
+
+    def peak_bytes(self, memory: RecordingMemory, *, num_layers: int) -> int:
+        """Run the pass, all filler, through the first layers as :meth:`warm_up` does; return the most that it takes."""
+        self._decoder.is_recorded = True
+        device = memory.stream.device
+        torch.cuda.reset_peak_memory_stats(device)
+        with _launched_on(memory.stream), first_layers(self._decoder, num_layers):
+            self._pass()
+        # as asked for: what the allocator gives follows from what it has at hand
+        asked = torch.cuda.memory_stats(device)
+        # what it has set up for good, no recording takes
+        return int(asked["requested_bytes.all.peak"] - asked["requested_bytes.all.current"])
 
     def record(self, memory: RecordingMemory | None, *, is_short: bool) -> None:
         """Record the pass in ``memory``.

@@ -28,6 +28,7 @@ from cohort.training.cuda_graphs.captured_pass import CapturedPass, StagedReplay
 from cohort.training.cuda_graphs.pass_recorder import PassRecorder
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind, RecordingPolicy, rounded_up
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["CapturedPasses"]
 
@@ -73,12 +74,16 @@ class CapturedPasses:
         return self.recorder.capture_seconds
 
     @classmethod
-    def where_they_run(cls, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
-        """Return them for a GPU with the grouped kernels; None elsewhere, for ``most_rows`` of 0 and bridged models."""
-        if most_rows == 0 or not bank.weights_RD.is_cuda or not decoder.can_be_recorded:
+    def where_they_run(
+        cls, decoder: Decoder, bank: AdapterBank, *, settings: ExecutorSettings
+    ) -> CapturedPasses | None:
+        """Return them for a GPU with the grouped kernels; None elsewhere, for bridged models and for no tokens."""
+        can_run = bank.weights_RD.is_cuda and decoder.can_be_recorded
+        if not can_run or settings.graph_tokens == 0 or choose_backend(bank.compute_RD) is not Backend.TRITON:
             return None
-        has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
-        return cls(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
+        passes = cls(decoder, bank, most_rows=settings.graph_tokens)
+        passes.recorder.most_bytes = settings.graph_bytes
+        return passes
 
     def give_up(self) -> bool:
         """Free the graphs and record no more; return whether graphs were recorded until now."""
@@ -261,11 +266,16 @@ class CapturedPasses:
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""
         is_missing = shape.num_rows <= self._most_rows and shape not in self._recorded(kind, widest=widest)
-        return is_missing and not self._is_short(shape)
+        return is_missing and not self.recorder.is_short(shape)
 
     def _add(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
         """Record a shape for packs of this widest rank; return None where there is no memory for it."""
-        if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
+        graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=self.recorder.is_short(shape))
+        self._has_recorded = True
+        if graph is None:
+            # larger passes are launched one by one from now on; recorded graphs stay
+            self._most_rows = min(self._most_rows, shape.num_rows - 1)
+        else:
             self._graphs.setdefault((kind, widest), []).append(graph)
         return graph
 
@@ -322,27 +332,18 @@ class CapturedPasses:
         }
 
     def _reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
-        """Record the largest pass before the first one of ``shape``: smaller ones find room in its memory.
+        """Make room for the largest pass before the first one of ``shape`` is recorded: smaller ones find theirs in it.
 
         Recordings of ascending sizes would take memory of their own each, as no tensor of one has room for the next's.
+        Where the largest would serve this pass, or few layers do not tell what it takes, it is recorded and returned.
         """
         assert self._policy is not None, "it has chosen the shape"
         most_rows = self._most_rows
         while (largest := self._policy.largest(shape, most_rows=most_rows)).num_rows > shape.num_rows:
-            if (graph := self._add(largest, kind=kind, slots=slots, widest=widest)) is not None:
+            if self.recorder.can_reserve and not self._policy.is_near(shape, largest):
+                if self.recorder.reserve(largest, kind=kind, slots=slots):
+                    return None
+            elif (graph := self._add(largest, kind=kind, slots=slots, widest=widest)) is not None:
                 return graph
             self._most_rows = most_rows = max(shape.num_rows, most_rows // 2)
         return None
-
-    def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
-        """Return a new graph; None where there is no memory for it."""
-        graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=self._is_short(shape))
-        if graph is None:
-            # larger passes are launched one by one from now on; recorded graphs stay
-            self._most_rows = min(self._most_rows, shape.num_rows - 1)
-        self._has_recorded = True
-        return graph
-
-    def _is_short(self, shape: PassShape) -> bool:
-        rows = [rows for of_kind in self.sizes.values() for rows in of_kind]
-        return self.recorder.is_short(shape, largest_rows=max(rows, default=0))

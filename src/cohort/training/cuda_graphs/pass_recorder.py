@@ -7,12 +7,14 @@ from collections.abc import Callable
 import torch
 
 from cohort.adapters.bank import AdapterBank
+from cohort.core.process.gc_off import collections_off
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
+from cohort.training.cuda_graphs.recording_bytes import bytes_of_all_layers, depths_that_tell
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
 __all__ = ["PassRecorder"]
@@ -27,14 +29,18 @@ class PassRecorder:
     Attributes:
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
             where passes are one rank's own.
+        most_bytes: What may be taken of the device before recordings need it; None for as much as the largest takes.
     """
 
     def __init__(self, decoder: Decoder, bank: AdapterBank) -> None:
         self._decoder, self._bank = decoder, bank
         self._memory: RecordingMemory | None = None
+        # of the largest pass that was recorded, or that memory was reserved for
+        self._largest_rows = 0
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
         self.agree: Callable[[bool], bool] | None = None
+        self.most_bytes: int | None = None
 
     @property
     def capture_seconds(self) -> float:
@@ -50,7 +56,39 @@ class PassRecorder:
 
     def give_up_memory(self) -> None:
         """Let go of the memory that recordings share, once no graph is left."""
-        self._memory = None
+        if self._memory is not None:
+            self._memory.free()
+        self._memory, self._largest_rows = None, 0
+
+    @property
+    def can_reserve(self) -> bool:
+        """Whether memory for a recording can be taken without it: no rank waits, and few layers tell how much."""
+        return self.agree is None and self._depths is not None and _cuts_large_blocks()
+
+    @property
+    def _depths(self) -> tuple[int, int] | None:
+        return depths_that_tell(self._decoder, adapted=self._bank.layout.columns)
+
+    def reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
+        """Take the memory of a recording that is not made, for smaller ones; return whether there was as much.
+
+        Where it turns out too little, a later recording takes the rest.
+        """
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        num_bytes = self._told_bytes(shape, kind=kind, slots=slots)
+        if num_bytes is None:
+            return False
+        num_bytes = num_bytes if self.most_bytes is None else min(num_bytes, self.most_bytes)
+        free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
+        # at first without waiting for the device, where nothing has to be freed for it
+        attempts = (False, True) if free - num_bytes >= LEAST_FREE_BYTES else (True,)
+        is_reserved = any(self._is_reserved(num_bytes, is_short=is_short) for is_short in attempts)
+        if is_reserved:
+            self._largest_rows = max(self._largest_rows, shape.num_rows)
+            after.record()
+            self._waits.append((before, after))
+        return is_reserved
 
     def record(
         self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool, tries_again: bool = True
@@ -80,18 +118,14 @@ class PassRecorder:
         release_cached(self._bank.weights_RD.device)
         return False
 
-    def is_short(self, shape: PassShape, *, largest_rows: int) -> bool:
-        """Return whether a recording may need memory that the allocator keeps for other uses.
-
-        Args:
-            largest_rows: Of the largest recording so far; 0 where there is none.
-        """
+    def is_short(self, shape: PassShape) -> bool:
+        """Return whether a recording may need memory that the allocator keeps for other uses."""
         # ranks that record together wait for each other anyway
         if self.agree is not None or self._decoder.ring is not None:
             return True
-        # a smaller pass finds room in the memory of a larger one
+        # a smaller pass finds room in the memory of a larger one, or in what was reserved for it
         free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
-        return shape.num_rows > largest_rows or free < LEAST_FREE_BYTES
+        return shape.num_rows > self._largest_rows or free < LEAST_FREE_BYTES
 
     def _attempt(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -113,9 +147,42 @@ class PassRecorder:
             self._forget_copies()
             release_cached(self._bank.weights_RD.device)
             return None
+        self._largest_rows = max(self._largest_rows, shape.num_rows)
         after.record()
         self._waits.append((before, after))
         return graph
+
+    def _told_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:
+        """Return what a recording would take, by its pass through few layers; None where even that is too much."""
+        depths = self._depths
+        assert depths is not None, "asked only where few layers tell"
+        few, more = depths
+        if self._memory is None:
+            self._memory = RecordingMemory()
+        try:
+            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+            # garbage that is freed in the middle of a pass would count with each layer
+            with collections_off():
+                # the first sets up libraries, whose workspaces would count as its own
+                counts = (1, more, few)
+                _, more_bytes, few_bytes = [graph.peak_bytes(self._memory, num_layers=count) for count in counts]
+            return bytes_of_all_layers(few_bytes, more_bytes, depths=depths, depth=len(self._decoder.layers))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        release_cached(self._bank.weights_RD.device)
+        return None
+
+    def _is_reserved(self, num_bytes: int, *, is_short: bool) -> bool:
+        assert self._memory is not None, "it is there since its size was asked about"
+        try:
+            self._memory.reserve(num_bytes, is_short=is_short)
+            return True
+        except RuntimeError as error:
+            if not _is_shortage(error):
+                raise
+        release_cached(self._bank.weights_RD.device)
+        return False
 
     def _are_layers_alike(self) -> bool:
         return are_layers_alike(self._decoder, adapted=self._bank.layout.columns)
@@ -131,10 +198,20 @@ class PassRecorder:
         try:
             graph.record(self._memory, is_short=is_short)
         except BaseException as error:
-            # a recording that runs out of memory may also end as an error of the recording itself
-            is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
-            if not (isinstance(error, RuntimeError) and is_shortage):
+            if not (isinstance(error, RuntimeError) and _is_shortage(error)):
                 self._forget_copies()
                 raise
             is_recorded = False
         return is_recorded if self.agree is None else self.agree(is_recorded)
+
+
+def _cuts_large_blocks() -> bool:
+    """Return whether the allocator takes what a recording needs out of one large block."""
+    # a variable of the environment may set a size above which none is cut; -1 without it, and 0 where the driver does
+    # the allocator's work
+    return int(torch.cuda.memory_stats().get("max_split_size", 0)) < 0
+
+
+def _is_shortage(error: BaseException) -> bool:
+    # a recording that runs out of memory may also end as an error of the recording itself
+    return is_out_of_memory(error) or "captur" in str(error).lower()
