@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory
+from cohort.adapter_files.write import AdapterContent, write_adapter_directory
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import WEIGHTS_FILE, read_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.models.known_tokenizer import tokenizer_files
 
 
 class FakeTokenizer:

@@ -56,6 +56,15 @@ heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "jinja2", "scip
 print([name for name in heavy if name in sys.modules])
 """
 
+# rows are tokenised ahead of the imports of a command, by a process that imports as little as that takes
+ROWS_AHEAD_IMPORT = """
+import sys
+import cohort.prepare.rows_ahead_program
+print([name for name in ("torch", "transformers", "pydantic", "ruamel") if name in sys.modules])
+import cohort.prepare.rows_ahead
+print([name for name in ("torch", "transformers") if name in sys.modules])
+"""
+
 # what a verb imports decides how soon it answers; torch alone takes seconds
 VERB_IMPORTS = """
 import sys
@@ -118,6 +127,10 @@ def test_the_command_line_loads_its_layers_lazily() -> None:
 
 def test_a_look_at_a_run_or_a_queue_loads_no_training() -> None:
     assert _python(STATUS_IMPORT).strip() == "[]"
+
+
+def test_rows_are_tokenised_ahead_of_torch() -> None:
+    assert _python(ROWS_AHEAD_IMPORT).split() == ["[]", "[]"]
 
 
 def test_a_check_and_a_worker_load_no_solver_and_no_model_classes(repository: Path) -> None:

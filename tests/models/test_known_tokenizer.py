@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from cohort.adapter_files.write import tokenizer_files
 from cohort.core.cache_directory import default_cache_directory
 from cohort.data.identity import tokenizer_hash
 from cohort.engine.tune import tune
 from cohort.models import known_tokenizer as module
-from cohort.models.known_tokenizer import KnownTokenizer, answer_of, known_tokenizer
+from cohort.models.known_tokenizer import KnownTokenizer, answer_of, can_become_known, known_tokenizer, tokenizer_files
 from cohort.models.tokenizer import load_tokenizer
 from cohort.tasks.loading import load_task
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
@@ -136,6 +135,24 @@ def test_only_files_of_a_tokenizer_are_read(folder: Path, loads: list[Path], mon
     monkeypatch.setattr(module, "_MOST_BYTES", 1)
     opened(folder)
     assert len(loads) == 2
+
+
+def test_it_can_become_known_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_become_known(folder, how=None)
+    tokenizer_files(opened(folder))
+    assert not can_become_known(folder, how=None)
+    assert can_become_known(folder, how="{{ messages }}")
+    # by another process as well
+    kept = opened(folder)._kept
+    assert kept is not None
+    (kept / "facts.json").unlink()
+    assert can_become_known(folder, how=None)
+    # nothing would be kept
+    with monkeypatch.context() as trusting:
+        trusting.setenv("COHORT_TRUST_REMOTE_CODE", str(folder))
+        assert not can_become_known(folder, how=None)
+    monkeypatch.setattr(module, "_MOST_BYTES", 1)
+    assert not can_become_known(folder, how=None)
 
 
 def test_copies_of_one_that_is_not_there_yet_are_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from cohort.core.errors import InputError
-from cohort.models.source import refuse_missing_model
+from cohort.models.source import find_model_here, refuse_missing_model
 from tests.models.fixtures.tiny_checkpoints import problems_of
 
 
@@ -57,6 +57,29 @@ def test_the_hub_says_whether_a_model_exists_and_silence_says_nothing(
     # the hub is not asked about a directory
     refuse_missing_model(checkpoint)
     assert not answers
+
+
+def test_a_model_that_is_here_is_found_without_the_hub(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object, **__: object) -> None:
+        raise AssertionError("the hub is asked")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", ask)
+    assert find_model_here(checkpoint) == checkpoint
+    for absent in ("owner/model", "owner/model@branch", "./nowhere", "not a name", checkpoint / "config.json"):
+        assert find_model_here(absent) is None
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = tmp_path / "models--owner--model" / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").touch()
+    for name in ("main", "branch"):
+        (tmp_path / "models--owner--model" / "refs").mkdir(exist_ok=True)
+        (tmp_path / "models--owner--model" / "refs" / name).write_text(revision)
+    assert find_model_here("owner/model") == find_model_here("owner/model@branch") == snapshot
+    assert find_model_here("owner/model@other") is None
 
 
 def test_a_file_instead_of_a_directory(checkpoint: Path) -> None:

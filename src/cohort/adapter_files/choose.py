@@ -11,13 +11,14 @@ from typing import Any
 
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
-from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
+from cohort.adapter_files.write import AdapterContent, write_adapter_files
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, module_names
+from cohort.models.known_tokenizer import tokenizer_files
 from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.adapters.saved_checks import saved_modules

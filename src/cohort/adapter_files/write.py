@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from torch import Tensor
 
@@ -22,15 +20,12 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import (
     atomic_directory,
     atomic_file,
-    storage_full_named,
     write_bytes,
     write_text,
 )
-from cohort.models.known_tokenizer import KnownTokenizer
 
 __all__ = [
     "AdapterContent",
-    "tokenizer_files",
     "write_adapter_directory",
     "write_adapter_files",
     "write_adapter_weights",
@@ -50,7 +45,8 @@ class AdapterContent:
         parameters: Every stacked parameter of the base model that holds experts.
         card: README.md.
         are_transposed: Whether the base model keeps the weights of its linears as [K, N].
-        tokenizer_files: The base model's, written next to the adapter; by path, as :func:`tokenizer_files` gives them.
+        tokenizer_files: The base model's, written next to the adapter; by path, as
+            :func:`~cohort.models.known_tokenizer.tokenizer_files` gives them.
     """
 
     weights_rD: Tensor
@@ -62,18 +58,6 @@ class AdapterContent:
     tokenizer_files: Mapping[Path, bytes]
     are_transposed: bool = False
     parameters: Sequence[str] = ()
-
-
-def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
-    """Return the files of a tokenizer by relative path; made once, they serve all adapters of a run."""
-    return tokenizer.files(_saved_files) if isinstance(tokenizer, KnownTokenizer) else _saved_files(tokenizer)
-
-
-def _saved_files(tokenizer: Any) -> Mapping[Path, bytes]:
-    with TemporaryDirectory(prefix="cohort-tokenizer-") as saved, storage_full_named(saved):
-        tokenizer.save_pretrained(saved)
-        paths = sorted(path for path in Path(saved).rglob("*") if path.is_file())
-        return {path.relative_to(saved): path.read_bytes() for path in paths}
 
 
 def write_adapter_files(

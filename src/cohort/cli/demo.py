@@ -100,6 +100,10 @@ def _lay_out(folder: Path) -> Path:
 
 def _compare(task_file: Path, folder: Path) -> None:
     """Tune, train the default and the worst configuration in full, and compare on the test set."""
+    from cohort.prepare.rows_ahead import begin_rows_ahead
+
+    # before what follows imports torch
+    begin_rows_ahead(task_file)
     from cohort.cli.tables.run_results import print_results
     from cohort.cli.terminal.progress import RUN_VIEW, watching
     from cohort.core.units import format_duration

@@ -103,13 +103,15 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _end_compiling() -> None:
-    """End what compiles kernels that no pass waits for any more: Python would wait until all are compiled."""
+def _end_work_ahead() -> None:
+    """End what nothing waits for any more: Python would wait until all kernels are compiled."""
     # modules that were not imported have started nothing
     if (workers := sys.modules.get("cohort.machine.compile_ahead.workers")) is not None:
         workers.end_compiling()
     if (fork_server := sys.modules.get("cohort.machine.compile_ahead.fork_server")) is not None:
         fork_server.end_fork_server()
+    if (rows_ahead := sys.modules.get("cohort.prepare.rows_ahead")) is not None:
+        rows_ahead.end_rows_ahead()
 
 
 def _print_what_can_be_printed() -> None:
@@ -140,4 +142,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except KeyboardInterrupt as error:
             sys.exit(interrupted_code(error))
         finally:
-            _end_compiling()
+            _end_work_ahead()

@@ -20,11 +20,18 @@ from cohort.data.chat_templates import known_templates, template_text, with_vari
 from cohort.data.examples import Conversation, Message
 from cohort.data.masking import RenderedRow
 from cohort.data.problems import BadRowError, ProblemKind
+from cohort.models.known_tokenizer import answer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template", "use_chat_template"]
+__all__ = [
+    "ChatRenderer",
+    "RENDERING_DATE",
+    "require_chat_template",
+    "unknown_end_of_answers",
+    "use_chat_template",
+]
 
 RENDERING_DATE = datetime(2024, 7, 26)
 """The date that templates get (Llama 3.1's own default): tokens must not depend on the day they are made."""
@@ -222,6 +229,18 @@ class ChatRenderer:
                 hint="Change the conversation as the template's message says.",
             ) from error
         return str(text)
+
+
+def unknown_end_of_answers(tokenizer: Any) -> tuple[str | None, int]:
+    """Return :meth:`ChatRenderer.unknown_end` of a tokenizer's template, and how many tokens these words are."""
+    found: Sequence[Any] = answer_of(tokenizer, "unknown end of answers", _unknown_end)
+    # a list where it was kept as JSON
+    return found[0], found[1]
+
+
+def _unknown_end(tokenizer: Any) -> tuple[str | None, int]:
+    end = ChatRenderer(tokenizer=tokenizer).unknown_end()
+    return end, 0 if end is None else len(tokenizer(end, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _not_jinja(error: Exception) -> InputError:

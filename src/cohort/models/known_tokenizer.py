@@ -15,22 +15,23 @@ import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cohort.core.cache_directory import default_cache_directory
-from cohort.core.durable_files import write_bytes, write_text
+from cohort.core.durable_files import storage_full_named, write_bytes, write_text
 from cohort.models.remote_code import may_run_code
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
 from cohort.version import __version__
 
-__all__ = ["KnownTokenizer", "answer_of", "known_tokenizer"]
+__all__ = ["KnownTokenizer", "answer_of", "can_become_known", "known_tokenizer", "tokenizer_files"]
 
 _FOLDER = "tokenizers"
 _FACTS = "facts.json"
 _FILES = "files"
 # part of every key: raise it with any change to what is written down, or to what answers the questions
-# (data/identity, prepare/warnings) and prepares a tokenizer (models/tokenizer, data/chat)
+# (data/identity, data/chat) and prepares a tokenizer (models/tokenizer, data/chat)
 _VERSION = 1
 # plain values that a tokenizer has once it is loaded
 _ATTRIBUTES = (
@@ -95,10 +96,10 @@ class KnownTokenizer:
             self._has_learned = True
         return self._answers[question]
 
-    def files(self, save: Callable[[Any], Mapping[Path, bytes]]) -> Mapping[Path, bytes]:
-        """Return the files that ``save`` returns for the tokenizer; what is known by then is kept with them."""
+    def files(self) -> Mapping[Path, bytes]:
+        """Return the files that it is saved as; what is known by then is kept with them."""
         if self._files is None:
-            self._files = save(self.loaded())
+            self._files = _saved_files(self.loaded())
             self._has_learned = True
         if self._kept is not None and self._has_learned:
             # a cache that cannot be written only costs time
@@ -147,9 +148,29 @@ def known_tokenizer(
     return KnownTokenizer(load, kept=kept, is_needed=is_needed)
 
 
+def can_become_known(folder: Path, *, how: object) -> bool:
+    """Return whether the tokenizer in ``folder`` is not known yet, and may be kept; ``how``: as it will be loaded."""
+    if may_run_code(folder):
+        return False
+    kept = _place(folder, how)
+    return kept is not None and not (kept / _FACTS).is_file()
+
+
 def answer_of(tokenizer: Any, question: str, ask: Callable[[Any], Any]) -> Any:
     """Return what ``ask`` returns for a tokenizer, without asking where that is known."""
     return tokenizer.answer(question, ask) if isinstance(tokenizer, KnownTokenizer) else ask(tokenizer)
+
+
+def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
+    """Return the files of a tokenizer by relative path; made once, they serve all adapters of a run."""
+    return tokenizer.files() if isinstance(tokenizer, KnownTokenizer) else _saved_files(tokenizer)
+
+
+def _saved_files(tokenizer: Any) -> Mapping[Path, bytes]:
+    with TemporaryDirectory(prefix="cohort-tokenizer-") as saved, storage_full_named(saved):
+        tokenizer.save_pretrained(saved)
+        paths = sorted(path for path in Path(saved).rglob("*") if path.is_file())
+        return {path.relative_to(saved): path.read_bytes() for path in paths}
 
 
 def _place(folder: Path, how: object) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.models.remote_code import may_run_code_of
 
-__all__ = ["find_local_model", "find_model", "refuse_missing_model"]
+__all__ = ["find_local_model", "find_model", "find_model_here", "refuse_missing_model"]
 
 _NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
 # the same weights once more, as the model's makers or another program want them: `original/`, `metal/`, `onnx/`
@@ -29,6 +30,20 @@ def find_local_model(name_or_path: str | Path) -> Path | None:
     """Return the directory ``name_or_path`` where it is one; nothing is fetched."""
     path = Path(name_or_path).expanduser()
     return path if unusual_path(path) is None and path.is_dir() else None
+
+
+def find_model_here(name_or_path: str | Path) -> Path | None:
+    """Return the directory that holds the model, also where that is the hub's cache; None if it would be fetched.
+
+    The hub is not asked: :func:`find_model` may find a later revision.
+    """
+    folder, text = find_local_model(name_or_path), str(name_or_path)
+    if folder is not None or not is_model_id(text):
+        return folder
+    # many errors say that something is missing
+    with contextlib.suppress(Exception):
+        return _snapshot(text, is_fetched=False)
+    return None
 
 
 def find_model(name_or_path: str | Path) -> Path:
@@ -96,7 +111,7 @@ def _find_files(name_or_path: str | Path) -> Path:
 @functools.cache
 def _fetch(hub_id: str) -> Path:
     # imported here so that local models need no hub client
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -107,9 +122,8 @@ def _fetch(hub_id: str) -> Path:
     )
 
     name, revision = split_revision(hub_id)
-    wanted = [*_NEEDED_FILES, *(("*.py",) if may_run_code_of(hub_id) else ())]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=list(_COPIES)))
+        return _snapshot(hub_id, is_fetched=True)
     except GatedRepoError as error:
         found = "a gated hub model, whose licence this login has not accepted"
         hint = f"Accept it on https://huggingface.co/{name}, and log in with `hf auth login` or set HF_TOKEN."
@@ -133,6 +147,21 @@ def _fetch(hub_id: str) -> Path:
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
+
+
+def _snapshot(hub_id: str, *, is_fetched: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    name, revision = split_revision(hub_id)
+    wanted = [*_NEEDED_FILES, *(("*.py",) if may_run_code_of(hub_id) else ())]
+    folder = snapshot_download(
+        name,
+        revision=revision,
+        allow_patterns=wanted,
+        ignore_patterns=list(_COPIES),
+        local_files_only=not is_fetched,
+    )
+    return Path(folder)
 
 
 def _as_options(name: str, revision: str | None) -> str:

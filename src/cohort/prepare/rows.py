@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.setting_fields import setting_fields
-from cohort.data.chat import use_chat_template
-from cohort.data.chat_templates import template_text
 from cohort.data.files.reading import are_sources_local, check_examples
-from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.loading import LoadedDataset
 from cohort.data.problems import LISTED_PROBLEMS
-from cohort.data.settings import DatasetSettings
 from cohort.models.config import DecoderConfig
-from cohort.models.known_tokenizer import known_tokenizer
+from cohort.prepare.rows_ahead import settle_rows_ahead
+from cohort.prepare.rows_request import RowsRequest
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["are_rows_local", "check_rows", "context_problems", "read_rows"]
-
-_DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
 
 def read_rows(
@@ -37,27 +30,18 @@ def read_rows(
         context: Most tokens that the base model was trained on, where that is known.
         max_problems, can_skip: As for :func:`cohort.data.loading.load_dataset`.
     """
+    # what another process is at is not done a second time
+    settle_rows_ahead()
+    request = RowsRequest.of(task)
     try:
-        tokenizer = _tokenizer_of(task)
+        tokenizer = request.tokenizer()
     except InputError as error:
         # a model that cannot be found has no tokenizer either: say it once
         problems.extend(found for found in map(task.located, error.problems) if found not in problems)
         check_rows(task, problems, max_problems=max_problems, can_skip=can_skip)
         return None
     try:
-        load = partial(
-            load_dataset,
-            tokenizer=tokenizer,
-            evaluation_max_examples=task.evaluation.max_examples,
-            max_problems=max_problems,
-            can_skip=can_skip,
-        )
-        settings = task.dataset_settings()
-        loaded = load(settings)
-        # The default was not chosen for this model. Rows are read again only where some are longer than its context, so
-        # that runs that have begun keep theirs.
-        if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
-            loaded = load(replace(settings, max_length=context))
+        loaded = request.load(tokenizer, context=context, max_problems=max_problems, can_skip=can_skip)
     except InputError as error:
         problems.extend(map(task.located, error.problems))
         return None
@@ -82,17 +66,6 @@ def check_rows(
 def are_rows_local(task: TaskFile) -> bool:
     """Return whether the rows can be read at once: no user should wait for a download to learn of a typing error."""
     return are_sources_local(task.dataset_settings())
-
-
-def _tokenizer_of(task: TaskFile) -> Any:
-    template, variables = task.dataset.chat_template, task.dataset.chat_template_kwargs
-    return known_tokenizer(
-        task.model_name_or_path,
-        prepare=lambda loaded: use_chat_template(loaded, template, variables),
-        how=[template, None if template is None else template_text(template), variables],
-        # answers are asked for and read in words
-        is_needed=bool(task.evaluation.measured),
-    )
 
 
 def context_problems(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from cohort.adapters.modules_to_save.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
-from cohort.data.chat import ChatRenderer
+from cohort.data.chat import unknown_end_of_answers
 from cohort.data.problems import ProblemKind
 from cohort.data.setting_refusals import template_fields
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.normalization import find_answer, last_number
-from cohort.models.known_tokenizer import answer_of
 from cohort.models.untrained_tokens import looks_untrained
 from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
@@ -167,7 +165,7 @@ def _template_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
     tokenizer = inputs.tokenizer
     if not inputs.data.report.is_chat:
         return
-    end, count = answer_of(tokenizer, "unknown end of answers", _unknown_end)
+    end, count = unknown_end_of_answers(tokenizer)
     if end is None:
         return
     yield (
@@ -176,12 +174,6 @@ def _template_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
         f"0, and a server needs it as a stop string); choose a template that ends answers with {tokenizer.eos_token} "
         f"(dataset.chat_template: plain or zephyr), or a base model whose tokenizer has {end}"
     )
-
-
-def _unknown_end(tokenizer: Any) -> tuple[str | None, int]:
-    """Return the words that end an answer and are no token, None where there are none, and their number of tokens."""
-    end = ChatRenderer(tokenizer=tokenizer).unknown_end()
-    return end, 0 if end is None else len(tokenizer(end, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _end_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:

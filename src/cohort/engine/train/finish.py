@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from torch import Tensor
 
 from cohort.adapter_files.model_card import render_model_card
-from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory, write_adapter_files
+from cohort.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.engine.train.early_weights import EarlyWeights
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.models.checkpoint_layout import expert_parameters, module_names
+from cohort.models.known_tokenizer import tokenizer_files
 from cohort.prepare.preparation import Preparation
 from cohort.ranks.divided_states.divided_rows import whole_rows
 from cohort.report.writing import write_report
