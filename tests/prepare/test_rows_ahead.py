@@ -240,10 +240,14 @@ def test_one_that_does_not_listen_is_killed(write: Writing, monkeypatch: pytest.
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a command with one core starts none")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "waits"),
+    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
+)
 def test_it_ends_with_a_command_that_is_stopped(
-    write: Writing, tmp_path: Path, cache: Path, number: signal.Signals
+    write: Writing, tmp_path: Path, cache: Path, number: signal.Signals, waits: bool
 ) -> None:
+    """While it imports torch, and while it waits for the rows."""
     task = write(many_rows())
     # a terminal's Ctrl-C goes to all processes of the group
     command = [sys.executable, "-m", "cohort", "tune", str(task), "-o", str(tmp_path / "run")]
@@ -251,6 +255,9 @@ def test_it_ends_with_a_command_that_is_stopped(
         started: list[int] = []
         wait_until(lambda: started.extend(children_of(process.pid)) or started)
         wait_until(lambda: is_at_it(started[0]))
+        assert process.stdout is not None
+        if waits:
+            next(line for line in process.stdout if b"tokenising" in line)
         os.killpg(process.pid, number)
         said = process.communicate(timeout=60)[0].decode()
     wait_until(lambda: is_gone(started[0]))
