@@ -242,7 +242,7 @@ def test_one_that_does_not_listen_is_killed(write: Writing, monkeypatch: pytest.
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a command with one core starts none")
 @pytest.mark.parametrize(
     ("number", "waits"),
-    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
+    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, True)],
 )
 def test_it_ends_with_a_command_that_is_stopped(
     write: Writing, tmp_path: Path, cache: Path, number: signal.Signals, waits: bool
