@@ -252,8 +252,8 @@ def test_it_ends_with_a_command_that_is_stopped(
     # a terminal's Ctrl-C goes to all processes of the group
     command = [sys.executable, "-m", "cohort", "tune", str(task), "-o", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as process:
-        started: list[int] = []
-        wait_until(lambda: started.extend(children_of(process.pid)) or started)
+        wait_until(lambda: children_of(process.pid))
+        started = children_of(process.pid)
         wait_until(lambda: is_at_it(started[0]))
         assert process.stdout is not None
         if waits:
