@@ -14,15 +14,15 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.adapters.modules_to_save.saved_tables import own_embeddings
-from cohort.core.errors import InputError, Problem
 from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
-from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.packed_linear import FrozenProduct, LaunchTables
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.packed_linear.frozen_product import can_arrange, can_be_exact, may_ask
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder_layer import DecoderLayer, add_and_norm, norm_weight
+from cohort.models.exact_forms import require_exact_forms
 from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.models.pass_inputs.shared_by_layers import SharedByLayers, TensorRegion
 from cohort.models.rotary import RotaryTable
@@ -45,6 +45,7 @@ class Decoder:
             ring, its buffers and the streamed layers in its source are counted, wherever that is.
         ring: Fetches the layers that are not resident; None where all are.
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
+        computes_all_rows: Whether grouped kernels are to leave out no rows, as while they are only collected.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Decoder:
         self.dtype, self.device = first.dtype, first.device
         # rounded to the stream's dtype before it multiplies, as the families' own code does
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
-        self.is_recorded = False
+        self.is_recorded = self.computes_all_rows = False
         self._is_divided = region is not None or part is not None
         self.num_bytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(
             product.num_bytes
@@ -117,8 +118,21 @@ class Decoder:
         return True
 
     def leaves_out_rows(self, lora: LoraContext | None) -> bool:
-        """Return whether the last layer can leave out rows that nothing reads: on a CPU, without tables of launches."""
+        """Return whether the last layer can leave out rows that nothing reads; ``lora`` says what its linears launch.
+
+        On a CPU it can, and for the grouped kernels where :attr:`launches_read_rows` says so.
+        """
+        if lora is not None and isinstance(lora.tables, LaunchTables):
+            return self.launches_read_rows
         return self.device.type == "cpu" and (lora is None or lora.tables is None)
+
+    @property
+    def launches_read_rows(self) -> bool:
+        """Whether passes of grouped kernels leave rows out: of a whole model without experts.
+
+        No adapter and no pass decides, so a trial has the same bits whatever shares its passes.
+        """
+        return not self._is_divided and self.config.mixture is None and not self.computes_all_rows
 
     @property
     def takes_any_rows(self) -> bool:
@@ -149,7 +163,7 @@ class Decoder:
             InputError: a format of weights, or a rule of attention, has no such form.
         """
         if exact:
-            self._require_exact_forms()
+            require_exact_forms(self.products, config=self.config, is_divided=self._is_divided)
         agreed = AgreedShapes() if exact and asks_blas else None
         for layer in self.layers:
             layer.use_exact_mlp(exact=exact, agreed=agreed)
@@ -158,18 +172,6 @@ class Decoder:
                 product.is_exact = exact
             if may_ask(product):
                 product.agreed_shapes = agreed
-
-    def _require_exact_forms(self) -> None:
-        other = next((product for product in self.products if not can_be_exact(product)), None)
-        if other is not None:
-            weights = "weights in 16 or 32 bits, fp8, int8 or nf4"
-            raise _not_exact(found=f"frozen products of {type(other).__name__}", allowed=weights)
-        if self._is_divided:
-            whole = "strategy: replicas | adapter_parallel"
-            raise _not_exact(found="a model whose layers are divided among several GPUs", allowed=whole)
-        if self.config.pads_attention:
-            what = f"attention of {self.config.family} that is computed in padded batches on a GPU"
-            raise _not_exact(found=what, allowed="attention without soft-capped scores")
 
     def weight_of(self, name: str) -> Tensor:
         """Return the base weight [N, K] of one linear, the embedding or the head, as a tensor of its own.
@@ -344,7 +346,3 @@ class Decoder:
         hidden_TD = add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
         # logits are linear in it, and every product with the head is then the same as in other families
         return hidden_TD if self.config.head_scale == 1.0 else hidden_TD * self.config.head_scale
-
-
-def _not_exact(*, found: str, allowed: str) -> InputError:
-    return InputError(Problem(where="numerics: exact", found=found, allowed=allowed, hint="Set numerics: fast."))

@@ -260,7 +260,8 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
         adapted: Full paths of the linears that have an adapter.
     """
     period = num_alike_layers(decoder)
-    # the first layer gives its input no gradient, and the last may leave out rows: neither takes what one between does
+    # on a CPU the first layer gives its input no gradient, and the last may leave out rows: neither takes what one
+    # between does; on a GPU the first does
     least = FEW_LAYERS + 1 if decoder.leaves_out_rows(None) else FEW_LAYERS
     few = -(-least // period) * period
     # each of the two has a loss head, an update and an empty cache as well

@@ -28,6 +28,7 @@ from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.decoder import Decoder
+from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.backward_start import seeded
 from cohort.training.cuda_graphs.captured_pass import StagedReplay
@@ -36,7 +37,7 @@ from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.reference.reference_adapter import read_reference_adapter
-from cohort.training.token_losses import token_losses, token_weights
+from cohort.training.token_losses import rows_with_losses, token_losses, token_weights
 
 __all__ = ["MeasuringPasses", "Passes", "StagedPass", "pass_size", "terms_and_weights"]
 
@@ -48,13 +49,13 @@ class StagedPass:
     Attributes:
         slots: The bank's slots when it was staged; other ranks, scales or rank rows make it void.
         fresh_slots: Slots whose gradients it writes over what the bank holds.
-        stream: The stream and what the linears need, or a graph whose tensors are filled.
+        stream: The stream, what the linears need and the rows that losses read, or a graph whose tensors are filled.
     """
 
     entries: tuple[SlotSample, ...]
     slots: SlotTable
     fresh_slots: frozenset[int]
-    stream: tuple[PackedBatch, LoraContext] | StagedReplay
+    stream: tuple[PackedBatch, LoraContext, NeededRows | None] | StagedReplay
 
     def is_for(self, entries: Sequence[SlotSample], *, slots: SlotTable, fresh_slots: frozenset[int]) -> bool:
         """Return whether this is the pass over exactly these samples, in a bank that has not changed."""
@@ -173,7 +174,8 @@ class Passes:
                 return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
         lora = self._bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
-        return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=(batch, lora))
+        needed = rows_with_losses(batch, lora, decoder=self._decoder)
+        return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=(batch, lora, needed))
 
     def train(
         self,
@@ -203,7 +205,7 @@ class Passes:
             terms_G, weights_T = _of_terms(replayed.detach(), entries, steps, and_sums=True)
             self._captured.add_gradients(staged.stream, weights_T)
             return terms_G
-        batch, lora = staged.stream
+        batch, lora, needed = staged.stream
         bank = self._bank
         if not bank.is_exact:
             reserve_spare_columns(
@@ -211,7 +213,7 @@ class Passes:
             )
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:
-            losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
+            losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed, needed=needed)
             observed.forward_done()
             terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, entries, steps)
             seeded(losses_T, weights_T).backward()

@@ -18,6 +18,7 @@ from cohort.adapters.modules_to_save.saved_tables import own_head_losses, slots_
 from cohort.data.packing import UNTRAINED, PackedBatch
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.decoder import Decoder
@@ -33,11 +34,14 @@ def token_losses(
     *,
     attention: AttentionContext | None = None,
     gradient_checkpointing: bool = False,
+    needed: NeededRows | None = None,
 ) -> Tensor:
     """Return the loss of every row in nats, float32 or float64 [T]; 0 where a row predicts nothing.
 
-    ``attention`` says how the rows attend, by default within the batch's own sequences; for ``gradient_checkpointing``
-    see :meth:`Decoder.forward`.
+    Args:
+        attention: How the rows attend, by default within the batch's own sequences.
+        gradient_checkpointing: As of :meth:`Decoder.forward`.
+        needed: What :func:`rows_with_losses` returned, where it was asked before.
     """
     hidden_TD = decoder.forward(
         batch.tokens_T,
@@ -45,7 +49,7 @@ def token_losses(
         attention=attention or PackedAttention(batch.sequence_offsets),
         lora=lora,
         gradient_checkpointing=gradient_checkpointing,
-        needed=rows_with_losses(batch, lora, decoder=decoder),
+        needed=needed or rows_with_losses(batch, lora, decoder=decoder),
     )
     owns = () if lora is None else slots_with(lora.saved, HEAD, batch.segments)
     runs = _trained_runs(batch) if owns else []
@@ -74,6 +78,9 @@ def rows_with_losses(batch: PackedBatch, lora: LoraContext | None, *, decoder: D
     """Return the rows whose hidden states the losses read; None where all are computed."""
     if not decoder.leaves_out_rows(lora):
         return None
+    if lora is not None and isinstance(lora.tables, LaunchTables):
+        counts = [stop - start for start, stop in itertools.pairwise(batch.trained_offsets)]
+        return NeededRows.launched(lora, lora.tables, rows_M=batch.trained_rows_M, counts=counts)
     trained = batch.trained_rows_M.numpy()
     bounds = itertools.pairwise(batch.trained_offsets)
     return NeededRows.of(batch.segments, [trained[start:stop] for start, stop in bounds])

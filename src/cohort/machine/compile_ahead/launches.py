@@ -22,7 +22,7 @@ from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
-from cohort.training.cuda_graphs.few_layers import few_layers, one_layer_each
+from cohort.training.cuda_graphs.few_layers import all_rows, few_layers, one_layer_each
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 from cohort.training.device_memory import release_cached
@@ -111,7 +111,9 @@ def collect_launches(
     together = [list(adapters)] if len(adapters) > 1 else []
     packs = [*together, *([spec] for spec in reversed(adapters))]
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
-    with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
+    ends = contextlib.suppress(torch.OutOfMemoryError)
+    # rows that are left out are another size of the last layer, and sizes are what is run here
+    with ends, all_rows(decoder), few_layers(decoder, layout=layout), compiler.collecting():
         for specs in packs:
             run(specs, sizes={whole: sizes[whole]})
             if rest:

@@ -4,6 +4,9 @@ A loss over completions reads the rows that predict them. Of the rows of a promp
 alone: their outputs enter no other layer, and their gradients are zero. So its last three linears, two thirds or more
 of its arithmetic, take the other rows only.
 
+On a CPU a sample keeps a run of its rows, as products of a few heights are the faster ones there. The grouped kernels
+of a GPU take the very rows that are read.
+
 Shapes:  T rows of the stream · M rows that are needed, filler included · X width of a row
 """
 
@@ -15,15 +18,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.adapters.linear import LoraContext
+from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.row_stable_product import LEAST_ROWS, ROW_MULTIPLE
 from cohort.kernels.segments import SampleSpan, SegmentTable
 
-__all__ = ["NeededRows"]
+__all__ = ["NeededRows", "segments_read"]
 
 # A sample's rows are rounded up to ROW_MULTIPLE where it has as many: answers of about one length become as many rows
 # each, which are multiplied together. It keeps all rows where less than this share would be left out: moving the rows
@@ -39,13 +44,15 @@ class NeededRows:
 
     Attributes:
         rows_M: int64 numbers of the rows, sample by sample, then filler: rows of the stream that nothing reads.
-        num_used: Rows before the filler.
+        num_used: Rows before the filler; in a recorded pass all, since any may be used later.
         segments: Of those rows.
+        tables: Of those rows, for the grouped kernels; None on a CPU.
     """
 
     rows_M: Tensor
     num_used: int
     segments: SegmentTable
+    tables: LaunchTables | None = None
 
     @classmethod
     def of(cls, segments: SegmentTable, reads: Sequence[NDArray[np.int64]]) -> NeededRows | None:
@@ -76,10 +83,28 @@ class NeededRows:
         )
         return cls(rows_M=torch.from_numpy(rows), num_used=num_used, segments=kept)
 
+    @classmethod
+    def launched(cls, lora: LoraContext, tables: LaunchTables, *, rows_M: Tensor, counts: Sequence[int]) -> NeededRows:
+        """Return the rows that are read and no others, for a pass whose linears launch the grouped kernels.
+
+        Args:
+            lora, tables: What the linears read of the whole stream, and its tables.
+            rows_M: int64 numbers of the rows that are read, on the device; the stream's last one is never read.
+            counts: How many of them each sample has.
+        """
+        num_used = sum(counts)
+        num_rows = max(-(-num_used // ROW_MULTIPLE), 1) * ROW_MULTIPLE
+        kept = segments_read(lora.segments, counts, num_rows=num_rows)
+        own = LaunchTables(
+            kept, lora.slots, device=tables.device, exact=tables.exact, fresh_slots=tables.fresh_slots
+        )
+        filled_M = F.pad(rows_M, (0, num_rows - num_used), value=lora.segments.num_rows - 1)
+        return cls(rows_M=filled_M, num_used=num_used, segments=kept, tables=own)
+
     def narrowed(self, lora: LoraContext) -> LoraContext:
         """Return what the linears need for a pass over these rows alone."""
         keys = None if lora.row_keys_T is None else self.pick(lora.row_keys_T)
-        return replace(lora, segments=self.segments, row_keys_T=keys)
+        return replace(lora, segments=self.segments, row_keys_T=keys, tables=self.tables)
 
     def pick(self, x_TX: Tensor) -> Tensor:
         """Return the rows [M, X]; outside autograd."""
@@ -99,6 +124,12 @@ class NeededRows:
         """As :meth:`place`, differentiable."""
         stream: Tensor = _Place.apply(x_MX, self, num_rows)
         return stream
+
+
+def segments_read(segments: SegmentTable, counts: Sequence[int], *, num_rows: int) -> SegmentTable:
+    """Return the table of ``num_rows`` rows of which each sample of ``segments`` has as many as ``counts`` says."""
+    slots = [span.slot for span in segments.samples]
+    return SegmentTable.from_samples(counts, slots=slots, num_slots=segments.num_slots, num_rows=num_rows)
 
 
 def _kept(span: SampleSpan, rows: NDArray[np.int64]) -> SampleSpan:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
+from cohort.adapters.linear import LoraContext
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import price_rows, weighted_gradient
@@ -139,7 +140,7 @@ class _Priced:
             attention=attends(batch.sequence_offsets),
             lora=lora,
             gradient_checkpointing=gradient_checkpointing,
-            needed=_rows_with_targets(entries, batch) if decoder.leaves_out_rows(lora) else None,
+            needed=_rows_with_targets(entries, batch) if _leaves_out_rows(decoder, lora) else None,
         )
         rows, columns, targets = _places(entries, batch.sequence_offsets)
         losses_M, jacobian_MD = price_rows(
@@ -208,6 +209,11 @@ def _packed(entries: Sequence[SlotDatum], *, num_slots: int, device: torch.devic
         for entry in entries
     ]
     return pack(samples, num_slots=num_slots, device=device)
+
+
+def _leaves_out_rows(decoder: Decoder, lora: LoraContext) -> bool:
+    # the grouped kernels take the rows of next tokens alone, and these targets are the call's own
+    return lora.tables is None and decoder.leaves_out_rows(lora)
 
 
 def _rows_with_targets(entries: Sequence[SlotDatum], batch: PackedBatch) -> NeededRows | None:

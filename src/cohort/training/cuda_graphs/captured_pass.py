@@ -125,7 +125,12 @@ class CapturedPass:
         # where the terms decide on the weights, a graph of its own
         self._backward: torch.cuda.CUDAGraph | None = None
         self._tensors = PassTensors(
-            shape, bank=bank, slots=slots, pads_attention=decoder.config.pads_attention, drops=kind.drops
+            shape,
+            bank=bank,
+            slots=slots,
+            pads_attention=decoder.config.pads_attention,
+            drops=kind.drops,
+            leaves_out_rows=decoder.launches_read_rows,
         )
         self._decoder, self._layout = decoder, bank.layout
         self._num_fetches = 0
@@ -233,4 +238,6 @@ class CapturedPass:
     def _forward(self) -> Tensor:
         tensors = self._tensors
         with torch.set_grad_enabled(self._kind.trains):
-            return token_losses(self._decoder, tensors.batch, tensors.lora, attention=tensors.attention)
+            return token_losses(
+                self._decoder, tensors.batch, tensors.lora, attention=tensors.attention, needed=tensors.needed
+            )

@@ -6,13 +6,13 @@ One layer of each kind launches every kernel. And where layers are alike, what a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
 from cohort.models.decoder_layer import DecoderLayer
 
-__all__ = ["are_layers_alike", "few_layers", "first_layers", "num_alike_layers", "one_layer_each"]
+__all__ = ["all_rows", "are_layers_alike", "few_layers", "first_layers", "num_alike_layers", "one_layer_each"]
 
 # kernels are compiled for operands that begin at a multiple of 16 bytes, and again for those that do not: factors of
 # 16 or 32 bits that begin at a multiple of this many columns do
@@ -27,7 +27,12 @@ def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
     where their factors begin in a bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small
     models have, set layers apart by that.
     """
-    with _kept(decoder, sorted({0, *_last_of_each(decoder, layout, first=1)})):
+    kinds = _kinds_by_place(decoder, layout)
+    places = {0, *_last_of_each(kinds, first=1)}
+    if decoder.launches_read_rows and kinds[0] != kinds[-1]:
+        # the last layer computes fewer rows: another one of its kind launches the kernels for all of them
+        places |= {place for place in _last_of_each(kinds[:-1], first=1) if kinds[place] == kinds[-1]}
+    with _kept(decoder, sorted(places)):
         yield
 
 
@@ -38,14 +43,29 @@ def one_layer_each(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]
     Such a pass launches all kernels whose tiles follow from its rows. What the first layer alone has, or the second
     after it, are norms that add nothing, or the first layer's output.
     """
-    with _kept(decoder, sorted(_last_of_each(decoder, layout, first=0))):
+    with _kept(decoder, sorted(_last_of_each(_kinds_by_place(decoder, layout), first=0))):
         yield
 
 
-def _last_of_each(decoder: Decoder, layout: AdapterLayout, *, first: int) -> Collection[int]:
+@contextlib.contextmanager
+def all_rows(decoder: Decoder) -> Iterator[None]:
+    """Let the last layer compute all rows, so that it launches what another one of its kind does."""
+    before, decoder.computes_all_rows = decoder.computes_all_rows, True
+    try:
+        yield
+    finally:
+        decoder.computes_all_rows = before
+
+
+def _kinds_by_place(decoder: Decoder, layout: AdapterLayout) -> list[Hashable]:
+    """Return of each layer what tells its kernels from those of others."""
+    kinds = zip(_kinds(decoder), decoder.layers, strict=True)
+    return [(kind, _alignments(layer, layout)) for kind, layer in kinds]
+
+
+def _last_of_each(kinds: Sequence[Hashable], *, first: int) -> Collection[int]:
     """Return the place of the last layer of each kind, of those from ``first`` on."""
-    layers, kinds = decoder.layers, _kinds(decoder)
-    return {(kinds[place], _alignments(layers[place], layout)): place for place in range(first, len(layers))}.values()
+    return {kinds[place]: place for place in range(first, len(kinds))}.values()
 
 
 @contextlib.contextmanager

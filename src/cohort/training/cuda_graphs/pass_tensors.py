@@ -24,6 +24,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import pinned
 from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
+from cohort.models.pass_inputs.needed_rows import NeededRows, segments_read
 from cohort.training.cuda_graphs.pass_shape import PassShape
 
 __all__ = ["PassTensors"]
@@ -37,15 +38,24 @@ class PassTensors:
         lora: What the linears read of the bank and of each slot's rows.
         attention: Which rows attend to which.
         weights_T: What the loss of each row counts; 0 for rows that are not trained.
+        needed: The trained rows, where the last layer computes no others behind its attention; None elsewhere.
     """
 
     def __init__(
-        self, shape: PassShape, *, bank: AdapterBank, slots: SlotTable, pads_attention: bool, drops: bool = False
+        self,
+        shape: PassShape,
+        *,
+        bank: AdapterBank,
+        slots: SlotTable,
+        pads_attention: bool,
+        drops: bool = False,
+        leaves_out_rows: bool = False,
     ) -> None:
         """Allocate them next to ``bank``, filled with rows that no slot has and nothing trains.
 
         Args:
             drops: Whether its rows have dropout keys.
+            leaves_out_rows: Whether the last layer leaves out rows that are not trained.
         """
         self._shape, self._pads, self._drops = shape, pads_attention, drops
         device, num_rows = bank.weights_RD.device, shape.num_rows
@@ -62,16 +72,8 @@ class PassTensors:
         self._host_parts = [part.numpy() for part in self._host.split(sizes)]
         tokens_T, positions_T, targets_T, keys, rows_M, first, second, weights = self._staged.split(sizes)
         self.weights_T = weights.view(torch.float32)[:num_rows]
-        nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
-        self._tables = LaunchTables(
-            nothing,
-            self._known(slots),
-            device=device,
-            fixed_launch=True,
-            exact=bank.is_exact,
-            most_samples=shape.num_sequences,
-            drops=drops,
-        )
+        nothing = _no_segments(num_rows, num_slots=slots.num_slots)
+        self._tables = self._launch_tables(nothing, bank=bank, slots=slots)
         self.batch = PackedBatch(
             tokens_T=tokens_T,
             positions_T=positions_T,
@@ -84,6 +86,14 @@ class PassTensors:
         )
         self.attention = self._attend_by(first, second)
         self.lora = replace(bank.context(nothing, row_keys_T=self.batch.row_keys_T), tables=self._tables)
+        self.needed: NeededRows | None = None
+        self._tables_read: LaunchTables | None = None
+        if leaves_out_rows:
+            none_read = _no_segments(shape.num_trained, num_slots=slots.num_slots)
+            self._tables_read = self._launch_tables(none_read, bank=bank, slots=slots)
+            self.needed = NeededRows(
+                rows_M=rows_M, num_used=shape.num_trained, segments=none_read, tables=self._tables_read
+            )
         self._write(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self._send()
@@ -102,7 +112,22 @@ class PassTensors:
             self._copied.synchronize()
         self._write(stream, divisors=divisors)
         self._tables.update(stream.segments, self._known(slots), fresh_slots=fresh_slots)
+        if self._tables_read is not None:
+            counts = np.diff(np.searchsorted(stream.trained_rows, stream.sequence_offsets)).tolist()
+            read = segments_read(stream.segments, counts, num_rows=self._shape.num_trained)
+            self._tables_read.update(read, self._known(slots), fresh_slots=fresh_slots)
         self._send()
+
+    def _launch_tables(self, nothing: SegmentTable, *, bank: AdapterBank, slots: SlotTable) -> LaunchTables:
+        return LaunchTables(
+            nothing,
+            self._known(slots),
+            device=bank.weights_RD.device,
+            fixed_launch=True,
+            exact=bank.is_exact,
+            most_samples=self._shape.num_sequences,
+            drops=self._drops,
+        )
 
     def _known(self, slots: SlotTable) -> SlotTable:
         """Return ``slots`` as the pass knows them: without the dropout of trials that it does not drop inputs of."""
@@ -156,5 +181,9 @@ def _empty_stream(num_rows: int, *, num_slots: int) -> HostStream:
         trained_rows=np.zeros(0, dtype=np.int64),
         row_keys=None,
         sequence_offsets=(0,),
-        segments=SegmentTable(num_rows=num_rows, offsets=(0,) * (num_slots + 1), samples=()),
+        segments=_no_segments(num_rows, num_slots=num_slots),
     )
+
+
+def _no_segments(num_rows: int, *, num_slots: int) -> SegmentTable:
+    return SegmentTable(num_rows=num_rows, offsets=(0,) * (num_slots + 1), samples=())

@@ -121,7 +121,8 @@ def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassSha
         ),
         # without padding it only bounds the rotary table
         length=_up(need.length, length_step) if padded else max(512, 1 << (need.length - 1).bit_length()),
-        num_trained=min(num_rows, _up(need.num_trained, max(num_rows // 8, 1))),
+        # the last layer computes as many rows, of which products take 16 at a time; and some, where none is trained
+        num_trained=min(num_rows, _up(max(need.num_trained, 1), _up(num_rows // 8, 16))),
     )
 
 

@@ -115,7 +115,7 @@ class LaunchTables:
         most_rank: Widest rank of a later layout (with ``fixed_launch``).
         drops: Whether a later layout may have dropout (with ``fixed_launch``).
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
-            they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
+            they have samples: the first pass of an optimizer step needs no zeroed sinks and reads none.
 
     Attributes:
         slot_columns: As :func:`~cohort.kernels.packed_linear.launch.slot_columns.slot_columns` returns them.
@@ -263,6 +263,8 @@ class LaunchTables:
         for span in segments.samples if self.exact else ():
             if span.slot >= 0:
                 samples[span.slot].append(slice(span.start, span.stop))
+        # none but samples of no rows, as where a pass reads none of them: their gradients are zeros, not the last step's
+        emptied = fresh & {span.slot for span in segments.samples if span.start == span.stop} if fresh else fresh
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
@@ -275,7 +277,7 @@ class LaunchTables:
                 cut
                 for span in (samples[slot] if self.exact else [rows])
                 for cut in _cut(span, rows_per_chunk(span.stop - span.start, chunk_rows=self.chunk_rows))
-            ]
+            ] or [(rows.start, rows.start)] * (slot in emptied and rank > 0)
             first_chunk = len(chunks)
             summed = len(cuts) > 1 and rank > 0
             chunks += [(start, stop, *meaning, len(sums) if summed else into_sink) for start, stop in cuts]
