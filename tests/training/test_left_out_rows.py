@@ -1,0 +1,287 @@
+"""Passes of grouped kernels whose last layer computes trained rows alone, launched and as they are recorded.
+
+The grouped kernels and attention run in Python here; what works row by row anyhow is computed as on a CPU, and frozen
+products are taken row by row. Losses and gradients are compared with those of passes that compute all rows, and bits
+where exact numerics promise them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.packing import SlotSample, lay_out, pack
+from cohort.data.tokenised import Sample
+from cohort.kernels.backend import Backend, use_backend
+from cohort.kernels.dropout import row_keys
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.backward_start import seeded
+from cohort.training.cuda_graphs.captured_pass import CapturedPass
+from cohort.training.cuda_graphs.few_layers import all_rows
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, rounded_up
+from cohort.training.token_losses import rows_with_losses, token_losses, token_weights
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
+
+interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
+
+# tokens of each sample, its trained tokens at the end, and its slot: one of a slot's trains nothing, and all of another
+PACK = ((27, 9, 0), (20, 3, 0), (6, 0, 0), (21, 20, 1), (9, 0, 2), (24, 11, 3), (2, 1, 3))
+RANKS = (8, 4, 16, 33)
+DIVISORS = {0: 12, 1: 20, 2: 1, 3: 12}
+DROPOUTS = (0.2, 0.0, 0.0, 0.5)
+VOCABULARY = 67
+
+
+def entries_of(samples: Sequence[tuple[int, int, int]] = PACK, *, drops: bool = False) -> list[SlotSample]:
+    """Return samples whose tokens and keys follow from their lengths, and not from the pack."""
+    found = []
+    for length, trained, slot in samples:
+        tokens = np.random.default_rng(length).integers(0, VOCABULARY, size=length).astype(np.int32)
+        sample = Sample(sample_id=length, tokens=tokens, trained=np.arange(length) >= length - trained)
+        keys = row_keys(length, trial_seed=7, step=1, sample_id=length) if drops else None
+        found.append(SlotSample(slot=slot, sample=sample, row_keys=keys))
+    return found
+
+
+def row_by_row(
+    x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, forward: bool, agreed: object = None
+) -> Tensor:
+    """Stand for the exact product: a row has the same bits among any others."""
+    del agreed
+    assert bias_N is None
+    own = weight_NK if forward else weight_NK.t()
+    return torch.stack([own @ row for row in x_MI])
+
+
+def one_sum(_: Any, a: Any, b: Any, acc: Any, *precision: Any) -> Any:
+    """Stand for a matrix instruction: an entry's bits do not depend on its place in a tile, as numpy's do."""
+    del precision
+    product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + acc.data
+    return interpreter.TensorHandle(product.astype(acc.data.dtype), acc.dtype.scalar)
+
+
+@pytest.fixture(autouse=True)
+def _with_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("rope", "rms_norm", "swiglu", "cross_entropy"):
+        module = importlib.import_module(f"cohort.kernels.{name}.op")
+        monkeypatch.setattr(module, "choose_backend", lambda x, backend=None: Backend.REFERENCE)
+    module = importlib.import_module("cohort.kernels.exact_product.op")
+    monkeypatch.setattr(module, "implementation", lambda *_: SimpleNamespace(product=row_by_row))
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", one_sum)
+    with use_backend(Backend.TRITON):
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["fast", "exact"])
+def is_exact(request: pytest.FixtureRequest) -> bool:
+    exact: bool = request.param
+    return exact
+
+
+@pytest.fixture
+def decoder(tmp_path: Path, is_exact: bool) -> Decoder:
+    return opened(tmp_path, is_exact=is_exact)
+
+
+def opened(folder: Path, *, is_exact: bool = True, num_layers: int = 1) -> Decoder:
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    save_checkpoint(folder, "Llama", **sizes, num_key_value_heads=1, num_hidden_layers=num_layers)
+    decoder = load_decoder(folder, dtype="float32", device="cpu")
+    decoder.use_exact_products(exact=is_exact)
+    return decoder
+
+
+def bank_of(decoder: Decoder, *, is_exact: bool, dropouts: Sequence[float] = (0.0,) * 4) -> AdapterBank:
+    layout = AdapterLayout(dict(decoder.linears))
+    bank = AdapterBank(layout, num_slots=len(RANKS), num_rank_rows=96)
+    bank.is_exact = is_exact
+    for r, dropout in zip(RANKS, dropouts, strict=True):
+        weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(r)) * 0.1
+        bank.insert(AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout), AdapterState(weights=weights))
+    return bank
+
+
+def launched(
+    decoder: Decoder,
+    bank: AdapterBank,
+    entries: Sequence[SlotSample],
+    *,
+    fresh_slots: Sequence[int] = (),
+    gradient_checkpointing: bool = False,
+) -> Tensor:
+    """Return the losses of a pass, whose gradients are in the bank."""
+    batch = pack(entries, num_slots=bank.num_slots, device="cpu")
+    lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
+    losses_T = token_losses(decoder, batch, lora, gradient_checkpointing=gradient_checkpointing)
+    present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
+    seeded(losses_T, token_weights(batch, divisors=present, dtype=losses_T.dtype)).backward()
+    return losses_T.detach()
+
+
+@pytest.mark.parametrize("dropouts", [(0.0,) * 4, DROPOUTS], ids=["plain", "dropped"])
+def test_losses_and_gradients_are_those_of_all_rows(
+    decoder: Decoder, is_exact: bool, dropouts: tuple[float, ...]
+) -> None:
+    bank, entries = bank_of(decoder, is_exact=is_exact, dropouts=dropouts), entries_of(drops=any(dropouts))
+    with all_rows(decoder):
+        whole = launched(decoder, bank, entries)
+    whole_RD = bank.grads_RD.clone()
+    # what is written over is not read, in slots that train nothing either
+    bank.grads_RD.fill_(float("nan"))
+    least = launched(decoder, bank, entries, fresh_slots=range(4))
+    used = torch.cat([torch.arange(96)[bank.slot_table().rank_rows(slot)] for slot in range(4)])
+    torch.testing.assert_close(bank.grads_RD[used], whole_RD[used], rtol=2e-4, atol=2e-6)
+    assert whole_RD[bank.slot_table().rank_rows(0)].abs().sum() > 0
+    assert not bank.grads_RD[bank.slot_table().rank_rows(2)].any()
+    if is_exact:
+        assert torch.equal(least[: len(whole)], whole)
+    else:
+        torch.testing.assert_close(least, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pass_that_trains_nothing_leaves_zeros(decoder: Decoder, is_exact: bool) -> None:
+    bank, entries = bank_of(decoder, is_exact=is_exact), entries_of([(9, 0, 0), (7, 0, 2)])
+    bank.grads_RD.fill_(float("nan"))
+    losses_T = launched(decoder, bank, entries, fresh_slots=(0, 2))
+    assert not losses_T.any()
+    for slot in range(4):
+        own_RD = bank.grads_RD[bank.slot_table().rank_rows(slot)]
+        assert own_RD.isnan().all() if slot in (1, 3) else not own_RD.any()
+
+
+@pytest.mark.parametrize("samples", [PACK[:2], ((33, 1, 3),), ((16, 15, 1),)])
+def test_the_last_layer_computes_trained_rows_alone(
+    tmp_path: Path, samples: Sequence[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = opened(tmp_path, num_layers=2)
+    heights: list[tuple[int, int, int]] = []
+
+    def noted(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, **others: Any) -> Tensor:
+        heights.append((*weight_NK.shape, len(x_MI)))
+        return row_by_row(x_MI, weight_NK, bias_N, **others)
+
+    module = importlib.import_module("cohort.kernels.exact_product.op")
+    monkeypatch.setattr(module, "implementation", lambda *_: SimpleNamespace(product=noted))
+    launched(decoder, bank_of(decoder, is_exact=True), entries_of(samples))
+    tokens, trained = (-(-sum(sizes) // 16) * 16 for sizes in list(zip(*samples, strict=True))[:2])
+    # a stream on a CPU has 32 rows
+    tokens = max(tokens, 32)
+    # queries, keys and values; output, gate and up, down
+    linears = [(64, 32), (32, 32), (96, 32), (32, 48)]
+    forward = [(*shape, tokens) for shape in linears] + [(64, 32, tokens), *((*own, trained) for own in linears[1:])]
+    ours = [own for own in heights if own[0] != VOCABULARY]
+    # on a CPU the first linear begins the graph
+    assert ours == forward + forward[:0:-1]
+
+
+def test_recomputed_layers_have_the_same_bits(decoder: Decoder, is_exact: bool) -> None:
+    bank, entries = bank_of(decoder, is_exact=is_exact), entries_of()
+    losses, gradients = launched(decoder, bank, entries), bank.grads_RD.clone()
+    bank.grads_RD.zero_()
+    assert torch.equal(launched(decoder, bank, entries, gradient_checkpointing=True), losses)
+    assert torch.equal(bank.grads_RD, gradients)
+
+
+@pytest.mark.parametrize("slot", [0, 3])
+def test_a_trial_has_the_bits_it_has_alone_and_in_passes_cut_anywhere(tmp_path: Path, slot: int) -> None:
+    decoder = opened(tmp_path)
+    bank, entries = bank_of(decoder, is_exact=True, dropouts=DROPOUTS), entries_of(drops=True)
+    rows, own = bank.slot_table().rank_rows(slot), [entry for entry in entries if entry.slot == slot]
+    launched(decoder, bank, entries, fresh_slots=range(4))
+    together = bank.grads_RD[rows].clone()
+    launched(decoder, bank, own, fresh_slots=(slot,))
+    assert torch.equal(bank.grads_RD[rows], together)
+    bank.grads_RD.fill_(float("nan"))
+    for number, entry in enumerate(own):
+        launched(decoder, bank, [entry], fresh_slots=(slot,) if number == 0 else ())
+    assert torch.equal(bank.grads_RD[rows], together)
+
+
+def test_an_adapter_that_is_no_number_spoils_no_other(decoder: Decoder, is_exact: bool) -> None:
+    """The stream's last row, which fills up the trained ones, is its own."""
+    bank, entries = bank_of(decoder, is_exact=is_exact), entries_of([(19, 4, 0), (29, 5, 3)])
+    clean = launched(decoder, bank, entries, fresh_slots=(0, 3))
+    own, others = (bank.slot_table().rank_rows(slot) for slot in (3, 0))
+    clean_RD = bank.grads_RD[others].clone()
+    bank.weights_RD[own] = float("nan")
+    spoilt = launched(decoder, bank, entries, fresh_slots=(0, 3))
+    assert torch.equal(spoilt[:19], clean[:19])
+    assert torch.equal(bank.grads_RD[others], clean_RD)
+    assert spoilt[19:].isnan().any()
+
+
+@pytest.mark.parametrize("kind", [GraphKind.TERMS, GraphKind.DROPPED_SUMS], ids=["plain", "dropped"])
+def test_what_is_recorded_has_the_bits_of_a_launched_pass(tmp_path: Path, kind: GraphKind) -> None:
+    """With rows of filler, filled twice."""
+    decoder = opened(tmp_path)
+    bank = bank_of(decoder, is_exact=True, dropouts=DROPOUTS if kind.drops else (0.0,) * 4)
+    filled = [entries_of(samples, drops=kind.drops) for samples in (PACK, PACK[2:5])]
+    shape = rounded_up(PassShape.of(filled[0]), padded=False, exact=True)
+    assert shape.num_trained < shape.num_rows
+    slots = bank.slot_table()
+    graph = CapturedPass(shape, decoder=decoder, bank=bank, slots=slots, kind=kind)
+    for entries in filled:
+        present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
+        bank.grads_RD.fill_(float("nan"))
+        expected = launched(decoder, bank, entries, fresh_slots=tuple(present))
+        expected_RD = bank.grads_RD.nan_to_num(nan=-1.0)
+        bank.grads_RD.fill_(float("nan"))
+        stream = lay_out(entries, num_slots=4, num_rows=shape.num_rows)
+        graph.stage(stream, slots=slots, divisors=present, fresh_slots=tuple(present))
+        # weights that follow from losses come between both halves, in the same tensor
+        losses_T = graph._forward()
+        seeded(losses_T, graph._tensors.weights_T).backward()
+        num_used = sum(len(entry.sample.tokens) for entry in entries)
+        assert torch.equal(losses_T[:num_used], expected[:num_used])
+        assert not losses_T[num_used:].any()
+        assert torch.equal(bank.grads_RD.nan_to_num(nan=-1.0), expected_RD)
+
+
+def test_a_pass_of_filler_changes_nothing(tmp_path: Path) -> None:
+    decoder = opened(tmp_path)
+    bank = bank_of(decoder, is_exact=True)
+    shape = PassShape(num_rows=64, num_sequences=2, length=64, num_trained=16)
+    CapturedPass(shape, decoder=decoder, bank=bank, slots=bank.slot_table(), kind=GraphKind.SUMS).launch()
+    assert not bank.grads_RD.any()
+
+
+def test_what_is_recorded_measures_the_losses_of_a_launched_pass(tmp_path: Path) -> None:
+    decoder = opened(tmp_path)
+    bank, entries = bank_of(decoder, is_exact=True, dropouts=DROPOUTS), entries_of()
+    shape = rounded_up(PassShape.of(entries), padded=False, exact=True)
+    slots = bank.slot_table()
+    graph = CapturedPass(shape, decoder=decoder, bank=bank, slots=slots, kind=GraphKind.MEASURES)
+    graph.stage(lay_out(entries, num_slots=4, num_rows=shape.num_rows), slots=slots, divisors=None, fresh_slots=())
+    losses_T = graph._forward()
+    assert not losses_T.requires_grad
+    expected = launched(decoder, bank, entries)
+    num_used = sum(len(entry.sample.tokens) for entry in entries)
+    assert torch.equal(losses_T[:num_used], expected[:num_used])
+
+
+def test_other_models_and_passes_compute_all_rows(decoder: Decoder, is_exact: bool) -> None:
+    bank = bank_of(decoder, is_exact=is_exact)
+    batch = pack(entries_of(), num_slots=4, device="cpu")
+    lora = bank.context(batch.segments)
+    found = rows_with_losses(batch, lora, decoder=decoder)
+    assert found is not None
+    assert found.num_used == len(batch.trained_rows_M)
+    assert found.rows_M[: found.num_used].tolist() == batch.trained_rows_M.tolist()
+    assert set(found.rows_M[found.num_used :].tolist()) <= {batch.num_rows - 1}
+    for divided in (True, False):
+        decoder._is_divided = divided
+        assert (rows_with_losses(batch, lora, decoder=decoder) is None) == divided
