@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +22,15 @@ from torch import Tensor
 
 from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.bank import AdapterBank
+from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, lay_out, pack
 from cohort.data.tokenised import Sample
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.dropout import row_keys
+from cohort.kernels.packed_linear.choice.tiles import TermPlace
+from cohort.kernels.packed_linear.frozen_product import can_reserve
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.backward_start import seeded
@@ -34,9 +39,11 @@ from cohort.training.cuda_graphs.few_layers import all_rows
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind, rounded_up
 from cohort.training.token_losses import rows_with_losses, token_losses, token_weights
+from tests.kernels.packed_linear.cases import SMALL
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
+grouped: Any = importlib.import_module("cohort.kernels.packed_linear.triton")
 
 # tokens of each sample, its trained tokens at the end, and its slot: one of a slot's trains nothing, and all of another
 PACK = ((27, 9, 0), (20, 3, 0), (6, 0, 0), (21, 20, 1), (9, 0, 2), (24, 11, 3), (2, 1, 3))
@@ -105,13 +112,21 @@ def opened(folder: Path, *, is_exact: bool = True, num_layers: int = 1) -> Decod
     return decoder
 
 
-def bank_of(decoder: Decoder, *, is_exact: bool, dropouts: Sequence[float] = (0.0,) * 4) -> AdapterBank:
+def bank_of(
+    decoder: Decoder, *, is_exact: bool, dropouts: Sequence[float] = (0.0,) * 4, use_dora: bool = False
+) -> AdapterBank:
+    """Return a bank of four adapters; with ``use_dora`` the first has magnitudes."""
     layout = AdapterLayout(dict(decoder.linears))
-    bank = AdapterBank(layout, num_slots=len(RANKS), num_rank_rows=96)
+    bank = AdapterBank(
+        layout, num_slots=len(RANKS), num_rank_rows=112, device=decoder.device, compute_dtype=decoder.dtype
+    )
     bank.is_exact = is_exact
     for r, dropout in zip(RANKS, dropouts, strict=True):
-        weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(r)) * 0.1
-        bank.insert(AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout), AdapterState(weights=weights))
+        has_magnitudes = use_dora and r == RANKS[0]
+        spec = AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout, use_dora=has_magnitudes)
+        weights = initial_weights(layout, spec, seed=r, weight_of=decoder.weight_of)
+        weights[:r] = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(r)) * 0.1
+        bank.insert(spec, AdapterState(weights=weights))
     return bank
 
 
@@ -124,7 +139,7 @@ def launched(
     gradient_checkpointing: bool = False,
 ) -> Tensor:
     """Return the losses of a pass, whose gradients are in the bank."""
-    batch = pack(entries, num_slots=bank.num_slots, device="cpu")
+    batch = pack(entries, num_slots=bank.num_slots, device=decoder.device)
     lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
     losses_T = token_losses(decoder, batch, lora, gradient_checkpointing=gradient_checkpointing)
     present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
@@ -143,7 +158,7 @@ def test_losses_and_gradients_are_those_of_all_rows(
     # what is written over is not read, in slots that train nothing either
     bank.grads_RD.fill_(float("nan"))
     least = launched(decoder, bank, entries, fresh_slots=range(4))
-    used = torch.cat([torch.arange(96)[bank.slot_table().rank_rows(slot)] for slot in range(4)])
+    used = torch.cat([torch.arange(bank.num_rank_rows)[bank.slot_table().rank_rows(slot)] for slot in range(4)])
     torch.testing.assert_close(bank.grads_RD[used], whole_RD[used], rtol=2e-4, atol=2e-6)
     assert whole_RD[bank.slot_table().rank_rows(0)].abs().sum() > 0
     assert not bank.grads_RD[bank.slot_table().rank_rows(2)].any()
@@ -151,6 +166,24 @@ def test_losses_and_gradients_are_those_of_all_rows(
         assert torch.equal(least[: len(whole)], whole)
     else:
         torch.testing.assert_close(least, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dropouts", [(0.0,) * 4, DROPOUTS], ids=["plain", "dropped"])
+def test_magnitudes_of_dora_read_the_rows_that_are_left(tmp_path: Path, dropouts: tuple[float, ...]) -> None:
+    decoder = opened(tmp_path)
+    bank = bank_of(decoder, is_exact=True, dropouts=dropouts, use_dora=True)
+    entries = entries_of(PACK[:2], drops=any(dropouts))
+    rows = bank.slot_table().rank_rows(0)
+    rows = slice(rows.start, rows.start + bank.spec(0).num_rows)
+    found = []
+    for whole in (True, False):
+        bank.grads_RD.zero_()
+        with all_rows(decoder) if whole else nullcontext():
+            losses_T = launched(decoder, bank, entries)
+        found.append((losses_T, bank.grads_RD[rows].clone()))
+    assert found[0][1][-1].any()
+    for least, whole_sums in zip(*found, strict=True):
+        torch.testing.assert_close(least, whole_sums, rtol=2e-4, atol=2e-6)
 
 
 def test_a_pass_that_trains_nothing_leaves_zeros(decoder: Decoder, is_exact: bool) -> None:
@@ -186,6 +219,32 @@ def test_the_last_layer_computes_trained_rows_alone(
     ours = [own for own in heights if own[0] != VOCABULARY]
     # on a CPU the first linear begins the graph
     assert ours == forward + forward[:0:-1]
+
+
+def test_an_augmented_product_reads_the_rows_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to its rows are the columns that it appends, as attention writes them where all rows are computed."""
+    decoder = opened(tmp_path, is_exact=False)
+    tiles = replace(SMALL, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
+    monkeypatch.setattr(grouped, "_tiles", lambda *_, **__: tiles)
+    bank, entries, product = bank_of(decoder, is_exact=False), entries_of(), decoder.layers[0].linears[1].frozen
+    assert can_reserve(product)
+    product.reserve_columns(128)
+    heights: list[int] = []
+    own = product.forward_augmented
+
+    def noted(x_TX: Tensor) -> Tensor:
+        heights.append(len(x_TX))
+        return own(x_TX)
+
+    monkeypatch.setattr(product, "forward_augmented", noted)
+    with all_rows(decoder):
+        whole = launched(decoder, bank, entries)
+    whole_RD = bank.grads_RD.clone()
+    bank.grads_RD.zero_()
+    least = launched(decoder, bank, entries)
+    assert heights == [112, 48]
+    torch.testing.assert_close(least, whole, rtol=1e-4, atol=1e-4)
+    assert torch.linalg.vector_norm(bank.grads_RD - whole_RD) < 1e-4 * torch.linalg.vector_norm(whole_RD)
 
 
 def test_recomputed_layers_have_the_same_bits(decoder: Decoder, is_exact: bool) -> None:

@@ -226,11 +226,14 @@ class DecoderLayer:
         attention, lora, needed = shared.attention, shared.lora, shared.needed
         qkv = self._qkv.apart if self._joins_qkv else self._qkv
         q_THE, k_TGE, v_TGE = self._queries_keys_values(qkv(x_TD, lora, codes=codes), shared)
-        # only the ragged kernels write their output next to the columns that an augmented product appends, of all rows
-        if needed is not None or not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
+        if needed is not None:
             o_TN = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule).flatten(1)
-            output = self._output.apart if self._joins_attention else self._output
-            return output(o_TN if needed is None else needed.picked(o_TN), behind)
+            room = self._output.input_room(o_TN, behind)
+            return self._output(needed.picked(o_TN, room=room), behind, room=room)
+        # only the ragged kernels write their output next to the columns that an augmented product appends
+        if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
+            o_TN = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule).flatten(1)
+            return (self._output.apart if self._joins_attention else self._output)(o_TN, lora)
         room = self._output.input_room(q_THE, lora)
         o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)

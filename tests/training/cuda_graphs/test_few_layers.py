@@ -10,6 +10,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.checkpoint_layout import adapter_layout, factor_shapes
 from cohort.models.weights import load_decoder
 from cohort.training.cuda_graphs.few_layers import (
+    all_rows,
     are_layers_alike,
     few_layers,
     first_layers,
@@ -96,3 +97,16 @@ def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_
     queries = {name: sizes for name, sizes in decoder.linears.items() if name.endswith("q_proj")}
     with few_layers(decoder, layout=AdapterLayout(queries)):
         assert list(decoder.layers) == [layers[0], layers[4]]
+
+
+def test_another_layer_of_the_last_one_s_kind_is_left_where_the_last_one_leaves_out_rows(tmp_path: Path) -> None:
+    save_llama(tmp_path, num_layers=6)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layers, layout = list(decoder.layers), AdapterLayout(decoder.linears)
+    assert decoder.launches_read_rows
+    # the first one is of the other kind
+    with few_layers(decoder, layout=layout):
+        assert list(decoder.layers) == [layers[0], *layers[3:]]
+    with all_rows(decoder), few_layers(decoder, layout=layout):
+        assert list(decoder.layers) == [layers[0], *layers[4:]]
+    assert not decoder.computes_all_rows

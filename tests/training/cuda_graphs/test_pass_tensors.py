@@ -13,6 +13,8 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import UNTRAINED, SlotSample, lay_out
+from cohort.kernels.packed_linear import LaunchTables
+from cohort.kernels.segments import SegmentTable
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.pass_tensors import PassTensors
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
@@ -71,3 +73,38 @@ def test_a_training_kind_says_what_its_passes_read(from_terms: bool, drops: bool
     kind = GraphKind.of_training(from_terms=from_terms, drops=drops)
     assert (kind.trains, kind.has_terms, kind.drops) == (True, from_terms, drops)
     assert not GraphKind.MEASURES.trains
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_rows_that_losses_read_have_tables_of_their_own(is_exact: bool) -> None:
+    bank = AdapterBank(AdapterLayout({"layers.0.q_proj": (8, 8)}), num_slots=2, num_rank_rows=32)
+    bank.is_exact = is_exact
+    for r in (4, 3):
+        bank.insert(AdapterSpec(r=r, lora_alpha=4.0), AdapterState(weights=torch.zeros(r, bank.layout.width)))
+    slots, rows = bank.slot_table(), compared_rows(6, seed=1)
+    assert PassTensors(SHAPE, bank=bank, slots=slots, pads_attention=False).needed is None
+    tensors = PassTensors(SHAPE, bank=bank, slots=slots, pads_attention=False, leaves_out_rows=True)
+    needed = tensors.needed
+    assert needed is not None
+    assert needed.rows_M is tensors.batch.trained_rows_M
+    # any of them may be used in a later pass
+    assert needed.num_used == needed.segments.num_rows == SHAPE.num_trained
+    for row_ids in ([0, 1, 2], [3]):
+        entries = [SlotSample(slot=int(place > 0), sample=rows.sample(row)) for place, row in enumerate(row_ids)]
+        stream = lay_out(entries, num_slots=2, num_rows=SHAPE.num_rows)
+        tensors.fill(stream, slots=slots, divisors={0: 4, 1: 4}, fresh_slots=(0, 1))
+        counts = [int(entry.sample.trained[1:].sum()) for entry in entries]
+        expected = LaunchTables(
+            SegmentTable.from_samples(
+                counts, slots=[entry.slot for entry in entries], num_slots=2, num_rows=SHAPE.num_trained
+            ),
+            slots,
+            device="cpu",
+            exact=is_exact,
+            fresh_slots=(0, 1),
+        )
+        tables: Any = needed.tables
+        for found, own in zip(tables.passes, expected.passes, strict=True):
+            for name in ("tiles", "chunks", "sums", "slots"):
+                entries_of, its = (getattr(each, name).tolist() for each in (found, own))
+                assert entries_of[: 1 + entries_of[0][0]] == its[: 1 + its[0][0]]

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.adapters.linear import LoraContext
-from cohort.kernels.packed_linear import LaunchTables
+from cohort.kernels.packed_linear import LaunchTables, PaddedRows
 from cohort.kernels.row_stable_product import LEAST_ROWS, ROW_MULTIPLE
 from cohort.kernels.segments import SampleSpan, SegmentTable
 
@@ -95,9 +95,7 @@ class NeededRows:
         num_used = sum(counts)
         num_rows = max(-(-num_used // ROW_MULTIPLE), 1) * ROW_MULTIPLE
         kept = segments_read(lora.segments, counts, num_rows=num_rows)
-        own = LaunchTables(
-            kept, lora.slots, device=tables.device, exact=tables.exact, fresh_slots=tables.fresh_slots
-        )
+        own = LaunchTables(kept, lora.slots, device=tables.device, exact=tables.exact, fresh_slots=tables.fresh_slots)
         filled_M = F.pad(rows_M, (0, num_rows - num_used), value=lora.segments.num_rows - 1)
         return cls(rows_M=filled_M, num_used=num_used, segments=kept, tables=own)
 
@@ -115,9 +113,9 @@ class NeededRows:
         x_TX = x_MX.new_zeros(num_rows, *x_MX.shape[1:])
         return x_TX.index_copy_(0, self.rows_M[: self.num_used], x_MX[: self.num_used])
 
-    def picked(self, x_TX: Tensor) -> Tensor:
-        """As :meth:`pick`, differentiable."""
-        rows: Tensor = _Pick.apply(x_TX, self)
+    def picked(self, x_TX: Tensor, *, room: PaddedRows | None = None) -> Tensor:
+        """As :meth:`pick`, differentiable; into ``room`` where the next linear asks for it."""
+        rows: Tensor = _Pick.apply(x_TX, self, room)
         return rows
 
     def placed(self, x_MX: Tensor, *, num_rows: int) -> Tensor:
@@ -145,14 +143,16 @@ def _kept(span: SampleSpan, rows: NDArray[np.int64]) -> SampleSpan:
 
 class _Pick(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TX: Tensor, needed: NeededRows) -> Tensor:
+    def forward(ctx: Any, x_TX: Tensor, needed: NeededRows, room: PaddedRows | None) -> Tensor:
         ctx.needed, ctx.num_rows = needed, x_TX.shape[0]
-        return needed.pick(x_TX)
+        if room is None:
+            return needed.pick(x_TX)
+        return room.rows_TK.copy_(needed.pick(x_TX))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_MX: Tensor) -> tuple[Tensor, None]:
-        return ctx.needed.place(dy_MX, num_rows=ctx.num_rows), None
+    def backward(ctx: Any, dy_MX: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.needed.place(dy_MX, num_rows=ctx.num_rows), None, None
 
 
 class _Place(torch.autograd.Function):

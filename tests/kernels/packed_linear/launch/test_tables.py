@@ -91,3 +91,23 @@ def test_fixed_tables_have_room_for_any_layout() -> None:
         assert needed.num_sums <= rank_pass.num_sums, lengths
         assert needed.num_part_rows <= rank_pass.num_part_rows, lengths
         tables.update(segments, case.slots)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_fresh_slot_none_of_whose_samples_has_rows_is_written_zeros(exact: bool) -> None:
+    """Where a layer leaves its rows out: nothing else would write over the gradients of the step before."""
+    case = make_case("cpu", lengths=[20, 0, 7, 0], ranks=[17, 150, 5, 3], extra=5)
+    case.segments = SegmentTable.from_samples([0, 20, 0, 0, 7], slots=[0, 0, 1, 1, 2], num_slots=4, num_rows=32)
+    write, add = -2, -1
+    for index, rank_pass in enumerate(case.tables(exact=exact, fresh_slots=[0, 1, 3]).passes):
+        chunks = rank_pass.chunks.numpy()
+        own = chunks[1 : 1 + chunks[0, 0]]
+        found = {(int(start), int(stop), int(rank)): int(into) for start, stop, _, rank, *_, into in own if rank}
+        # slot 1 has ranks of both passes; slot 3 has no sample
+        assert found[(20, 20, 128 if index == 0 else 22)] == write
+        assert not any(rank == 3 for *_, rank in found)
+        if index == 0:
+            assert found[(20, 27, 5)] == add
+    # without samples that are fresh there is nothing to write
+    chunks = case.tables(exact=exact).passes[0].chunks.numpy()
+    assert not any(start == stop for start, stop, *_ in chunks[1 : 1 + chunks[0, 0]])

@@ -263,8 +263,8 @@ class LaunchTables:
         for span in segments.samples if self.exact else ():
             if span.slot >= 0:
                 samples[span.slot].append(slice(span.start, span.stop))
-        # none but samples of no rows, as where a pass reads none of them: their gradients are zeros, not the last step's
-        emptied = fresh & {span.slot for span in segments.samples if span.start == span.stop} if fresh else fresh
+        # some sample has no rows, as where nothing reads any: if none has, gradients are zeros and not the last step's
+        emptied = fresh & {span.slot for span in segments.samples if span.start == span.stop}
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
@@ -277,7 +277,9 @@ class LaunchTables:
                 cut
                 for span in (samples[slot] if self.exact else [rows])
                 for cut in _cut(span, rows_per_chunk(span.stop - span.start, chunk_rows=self.chunk_rows))
-            ] or [(rows.start, rows.start)] * (slot in emptied and rank > 0)
+            ]
+            if not cuts and slot in emptied and rank > 0:
+                cuts = [(rows.start, rows.start)]
             first_chunk = len(chunks)
             summed = len(cuts) > 1 and rank > 0
             chunks += [(start, stop, *meaning, len(sums) if summed else into_sink) for start, stop in cuts]
