@@ -33,6 +33,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory.peak_bytes", "cuda", ()),
     ("memory.gradient_checkpointing", "cuda", ()),
     ("steps.lora_tax", "cuda", ()),
+    ("steps.left_out_rows_gpu", "cuda", ()),
     ("steps.bridge", "cuda", ()),
     ("steps.hybrid", "cuda", ()),
     ("steps.mixture", "cuda", ()),

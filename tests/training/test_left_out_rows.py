@@ -31,8 +31,10 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.dropout import row_keys
 from cohort.kernels.packed_linear.choice.tiles import TermPlace
 from cohort.kernels.packed_linear.frozen_product import can_reserve
+from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.decoder import Decoder
-from cohort.models.weights import load_decoder
+from cohort.models.streaming.host_source import host_streaming
+from cohort.models.weights import freeze_weights, load_decoder
 from cohort.training.backward_start import seeded
 from cohort.training.cuda_graphs.captured_pass import CapturedPass
 from cohort.training.cuda_graphs.few_layers import all_rows
@@ -247,12 +249,48 @@ def test_an_augmented_product_reads_the_rows_that_are_left(tmp_path: Path, monke
     assert torch.linalg.vector_norm(bank.grads_RD - whole_RD) < 1e-4 * torch.linalg.vector_norm(whole_RD)
 
 
+def test_a_fused_block_reads_the_rows_that_are_left(tmp_path: Path) -> None:
+    """In 16 bits; a slot none of whose rows is left has zeros."""
+    config = opened(tmp_path).config
+    drawn = torch.Generator().manual_seed(1)
+    tensors, products = freeze_weights(
+        (fused, (0.3 * torch.randn(fused.shape, generator=drawn)).half()) for fused in checkpoint_layout(config)
+    )
+    decoder = Decoder(config, tensors=tensors, products=products)
+    bank, entries = bank_of(decoder, is_exact=False), entries_of()
+    with all_rows(decoder):
+        whole = launched(decoder, bank, entries)
+    whole_RD = bank.grads_RD.clone()
+    bank.grads_RD.fill_(float("nan"))
+    batch = pack(entries, num_slots=4, device="cpu")
+    mlp: Any = decoder.layers[0].mlp
+    assert mlp.is_fused(torch.empty(0, dtype=torch.float16), bank.context(batch.segments))
+    least = launched(decoder, bank, entries, fresh_slots=range(4))
+    torch.testing.assert_close(least, whole, rtol=1e-2, atol=1e-2)
+    for slot in range(4):
+        rows = bank.slot_table().rank_rows(slot)
+        least_RD, expected_RD = bank.grads_RD[rows], whole_RD[rows]
+        assert torch.linalg.vector_norm(least_RD - expected_RD) <= 1e-2 * torch.linalg.vector_norm(expected_RD)
+
+
 def test_recomputed_layers_have_the_same_bits(decoder: Decoder, is_exact: bool) -> None:
     bank, entries = bank_of(decoder, is_exact=is_exact), entries_of()
     losses, gradients = launched(decoder, bank, entries), bank.grads_RD.clone()
     bank.grads_RD.zero_()
     assert torch.equal(launched(decoder, bank, entries, gradient_checkpointing=True), losses)
     assert torch.equal(bank.grads_RD, gradients)
+
+
+def test_a_last_layer_that_is_copied_in_has_the_same_bits(tmp_path: Path) -> None:
+    found = []
+    for streaming in (None, host_streaming((0, 1, 2), torch.device("cpu"))):
+        opened(tmp_path, num_layers=3)
+        decoder = load_decoder(tmp_path, dtype="float32", device="cpu", streaming=streaming)
+        decoder.use_exact_products()
+        bank = bank_of(decoder, is_exact=True)
+        found.append((launched(decoder, bank, entries_of(PACK[1:2])), bank.grads_RD))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert found[0][1].any()
 
 
 @pytest.mark.parametrize("slot", [0, 3])

@@ -128,10 +128,8 @@ class Decoder:
 
     @property
     def launches_read_rows(self) -> bool:
-        """Whether passes of grouped kernels leave rows out: of a whole model without experts.
-
-        No adapter and no pass decides, so a trial has the same bits whatever shares its passes.
-        """
+        """Whether passes of grouped kernels leave rows out: of a whole model without experts."""
+        # no adapter and no pass decides: a trial has the same bits whatever shares its passes
         return not self._is_divided and self.config.mixture is None and not self.computes_all_rows
 
     @property
@@ -257,7 +255,10 @@ class Decoder:
             gradient_checkpointing=gradient_checkpointing,
             needed=needed,
         )
-        return self.final_norm(residual_TD, delta_TD)
+        hidden_TD = self.final_norm(residual_TD, delta_TD)
+        if needed is None or needed.tables is None:
+            return hidden_TD
+        return needed.placed(hidden_TD, num_rows=tokens_T.shape[0])
 
     def _begins_graph_later(self, lora: LoraContext) -> bool:
         """Return whether an adapted linear begins the graph, so that no gradient of the token rows is computed.

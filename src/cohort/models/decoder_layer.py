@@ -99,7 +99,10 @@ class DecoderLayer:
     def __call__(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
     ) -> tuple[Tensor, Tensor | Apart]:
-        """Return the residual stream and the MLP's output, which the next norm adds to it; 0 in rows not needed."""
+        """Return the residual stream and the MLP's output, which the next norm adds to it.
+
+        Rows not needed are 0; for the grouped kernels, which have tables of those needed, both are of these alone.
+        """
         if shared.has_one_node and self._form and shared.lora is not None and not isinstance(delta_TD, Apart):
             angles, lora = shared.angles if self._rule.window is None else shared.local_angles, shared.lora
             passed = through_one_node(
@@ -204,7 +207,7 @@ class DecoderLayer:
             delta_TD = rms_norm(joined(delta_TD), weight_D=self._mlp_post_norm_D, eps=eps)
         if self._config.residual_scale != 1.0:
             delta_TD = joined(delta_TD) * self._config.residual_scale
-        if needed is not None:
+        if needed is not None and needed.tables is None:
             residual_TD = needed.placed(residual_TD, num_rows=num_rows)
             return residual_TD, needed.placed(joined(delta_TD), num_rows=num_rows)
         return residual_TD, delta_TD
