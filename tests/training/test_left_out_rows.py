@@ -1,8 +1,6 @@
-"""Passes of grouped kernels whose last layer computes trained rows alone, launched and as they are recorded.
+"""Passes of grouped kernels whose last layer computes trained rows alone, against those that compute all.
 
-The grouped kernels and attention run in Python here; what works row by row anyhow is computed as on a CPU, and frozen
-products are taken row by row. Losses and gradients are compared with those of passes that compute all rows, and bits
-where exact numerics promise them.
+Losses and gradients are compared, and bits where exact numerics promise them.
 """
 
 from __future__ import annotations
@@ -15,83 +13,38 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.adapter_state import AdapterState
-from cohort.adapters.bank import AdapterBank
-from cohort.adapters.initialization import initial_weights
-from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
-from cohort.data.packing import SlotSample, lay_out, pack
-from cohort.data.tokenised import Sample
-from cohort.kernels.backend import Backend, use_backend
-from cohort.kernels.dropout import row_keys
+from cohort.data.packing import pack
 from cohort.kernels.packed_linear.choice.tiles import TermPlace
 from cohort.kernels.packed_linear.frozen_product import can_reserve
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import freeze_weights, load_decoder
-from cohort.training.backward_start import seeded
-from cohort.training.cuda_graphs.captured_pass import CapturedPass
 from cohort.training.cuda_graphs.few_layers import all_rows
-from cohort.training.cuda_graphs.pass_shape import PassShape
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, rounded_up
-from cohort.training.token_losses import rows_with_losses, token_losses, token_weights
+from cohort.training.token_losses import rows_with_losses
 from tests.kernels.packed_linear.cases import SMALL
-from tests.models.fixtures.tiny_checkpoints import save_checkpoint
+from tests.training.left_out_passes import (
+    DROPOUTS,
+    PACK,
+    VOCABULARY,
+    bank_of,
+    entries_of,
+    grouped_in_python,
+    launched,
+    opened,
+    row_by_row,
+)
 
-interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
-grouped: Any = importlib.import_module("cohort.kernels.packed_linear.triton")
-
-# tokens of each sample, its trained tokens at the end, and its slot: one of a slot's trains nothing, and all of another
-PACK = ((27, 9, 0), (20, 3, 0), (6, 0, 0), (21, 20, 1), (9, 0, 2), (24, 11, 3), (2, 1, 3))
-RANKS = (8, 4, 16, 33)
-DIVISORS = {0: 12, 1: 20, 2: 1, 3: 12}
-DROPOUTS = (0.2, 0.0, 0.0, 0.5)
-VOCABULARY = 67
-
-
-def entries_of(samples: Sequence[tuple[int, int, int]] = PACK, *, drops: bool = False) -> list[SlotSample]:
-    """Return samples whose tokens and keys follow from their lengths, and not from the pack."""
-    found = []
-    for length, trained, slot in samples:
-        tokens = np.random.default_rng(length).integers(0, VOCABULARY, size=length).astype(np.int32)
-        sample = Sample(sample_id=length, tokens=tokens, trained=np.arange(length) >= length - trained)
-        keys = row_keys(length, trial_seed=7, step=1, sample_id=length) if drops else None
-        found.append(SlotSample(slot=slot, sample=sample, row_keys=keys))
-    return found
-
-
-def row_by_row(
-    x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, forward: bool, agreed: object = None
-) -> Tensor:
-    """Stand for the exact product: a row has the same bits among any others."""
-    del agreed
-    assert bias_N is None
-    own = weight_NK if forward else weight_NK.t()
-    return torch.stack([own @ row for row in x_MI])
-
-
-def one_sum(_: Any, a: Any, b: Any, acc: Any, *precision: Any) -> Any:
-    """Stand for a matrix instruction: an entry's bits do not depend on its place in a tile, as numpy's do."""
-    del precision
-    product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + acc.data
-    return interpreter.TensorHandle(product.astype(acc.data.dtype), acc.dtype.scalar)
+pytest.importorskip("triton")
 
 
 @pytest.fixture(autouse=True)
 def _with_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("rope", "rms_norm", "swiglu", "cross_entropy"):
-        module = importlib.import_module(f"cohort.kernels.{name}.op")
-        monkeypatch.setattr(module, "choose_backend", lambda x, backend=None: Backend.REFERENCE)
-    module = importlib.import_module("cohort.kernels.exact_product.op")
-    monkeypatch.setattr(module, "implementation", lambda *_: SimpleNamespace(product=row_by_row))
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", one_sum)
-    with use_backend(Backend.TRITON):
+    with grouped_in_python(monkeypatch):
         yield
 
 
@@ -104,49 +57,6 @@ def is_exact(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def decoder(tmp_path: Path, is_exact: bool) -> Decoder:
     return opened(tmp_path, is_exact=is_exact)
-
-
-def opened(folder: Path, *, is_exact: bool = True, num_layers: int = 1) -> Decoder:
-    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-    save_checkpoint(folder, "Llama", **sizes, num_key_value_heads=1, num_hidden_layers=num_layers)
-    decoder = load_decoder(folder, dtype="float32", device="cpu")
-    decoder.use_exact_products(exact=is_exact)
-    return decoder
-
-
-def bank_of(
-    decoder: Decoder, *, is_exact: bool, dropouts: Sequence[float] = (0.0,) * 4, use_dora: bool = False
-) -> AdapterBank:
-    """Return a bank of four adapters; with ``use_dora`` the first has magnitudes."""
-    layout = AdapterLayout(dict(decoder.linears))
-    bank = AdapterBank(
-        layout, num_slots=len(RANKS), num_rank_rows=112, device=decoder.device, compute_dtype=decoder.dtype
-    )
-    bank.is_exact = is_exact
-    for r, dropout in zip(RANKS, dropouts, strict=True):
-        has_magnitudes = use_dora and r == RANKS[0]
-        spec = AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout, use_dora=has_magnitudes)
-        weights = initial_weights(layout, spec, seed=r, weight_of=decoder.weight_of)
-        weights[:r] = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(r)) * 0.1
-        bank.insert(spec, AdapterState(weights=weights))
-    return bank
-
-
-def launched(
-    decoder: Decoder,
-    bank: AdapterBank,
-    entries: Sequence[SlotSample],
-    *,
-    fresh_slots: Sequence[int] = (),
-    gradient_checkpointing: bool = False,
-) -> Tensor:
-    """Return the losses of a pass, whose gradients are in the bank."""
-    batch = pack(entries, num_slots=bank.num_slots, device=decoder.device)
-    lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
-    losses_T = token_losses(decoder, batch, lora, gradient_checkpointing=gradient_checkpointing)
-    present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
-    seeded(losses_T, token_weights(batch, divisors=present, dtype=losses_T.dtype)).backward()
-    return losses_T.detach()
 
 
 @pytest.mark.parametrize("dropouts", [(0.0,) * 4, DROPOUTS], ids=["plain", "dropped"])
@@ -227,6 +137,7 @@ def test_an_augmented_product_reads_the_rows_that_are_left(tmp_path: Path, monke
     """Next to its rows are the columns that it appends, as attention writes them where all rows are computed."""
     decoder = opened(tmp_path, is_exact=False)
     tiles = replace(SMALL, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
+    grouped: Any = importlib.import_module("cohort.kernels.packed_linear.triton")
     monkeypatch.setattr(grouped, "_tiles", lambda *_, **__: tiles)
     bank, entries, product = bank_of(decoder, is_exact=False), entries_of(), decoder.layers[0].linears[1].frozen
     assert can_reserve(product)
@@ -319,55 +230,6 @@ def test_an_adapter_that_is_no_number_spoils_no_other(decoder: Decoder, is_exact
     assert torch.equal(spoilt[:19], clean[:19])
     assert torch.equal(bank.grads_RD[others], clean_RD)
     assert spoilt[19:].isnan().any()
-
-
-@pytest.mark.parametrize("kind", [GraphKind.TERMS, GraphKind.DROPPED_SUMS], ids=["plain", "dropped"])
-def test_what_is_recorded_has_the_bits_of_a_launched_pass(tmp_path: Path, kind: GraphKind) -> None:
-    """With rows of filler, filled twice."""
-    decoder = opened(tmp_path)
-    bank = bank_of(decoder, is_exact=True, dropouts=DROPOUTS if kind.drops else (0.0,) * 4)
-    filled = [entries_of(samples, drops=kind.drops) for samples in (PACK, PACK[2:5])]
-    shape = rounded_up(PassShape.of(filled[0]), padded=False, exact=True)
-    assert shape.num_trained < shape.num_rows
-    slots = bank.slot_table()
-    graph = CapturedPass(shape, decoder=decoder, bank=bank, slots=slots, kind=kind)
-    for entries in filled:
-        present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
-        bank.grads_RD.fill_(float("nan"))
-        expected = launched(decoder, bank, entries, fresh_slots=tuple(present))
-        expected_RD = bank.grads_RD.nan_to_num(nan=-1.0)
-        bank.grads_RD.fill_(float("nan"))
-        stream = lay_out(entries, num_slots=4, num_rows=shape.num_rows)
-        graph.stage(stream, slots=slots, divisors=present, fresh_slots=tuple(present))
-        # weights that follow from losses come between both halves, in the same tensor
-        losses_T = graph._forward()
-        seeded(losses_T, graph._tensors.weights_T).backward()
-        num_used = sum(len(entry.sample.tokens) for entry in entries)
-        assert torch.equal(losses_T[:num_used], expected[:num_used])
-        assert not losses_T[num_used:].any()
-        assert torch.equal(bank.grads_RD.nan_to_num(nan=-1.0), expected_RD)
-
-
-def test_a_pass_of_filler_changes_nothing(tmp_path: Path) -> None:
-    decoder = opened(tmp_path)
-    bank = bank_of(decoder, is_exact=True)
-    shape = PassShape(num_rows=64, num_sequences=2, length=64, num_trained=16)
-    CapturedPass(shape, decoder=decoder, bank=bank, slots=bank.slot_table(), kind=GraphKind.SUMS).launch()
-    assert not bank.grads_RD.any()
-
-
-def test_what_is_recorded_measures_the_losses_of_a_launched_pass(tmp_path: Path) -> None:
-    decoder = opened(tmp_path)
-    bank, entries = bank_of(decoder, is_exact=True, dropouts=DROPOUTS), entries_of()
-    shape = rounded_up(PassShape.of(entries), padded=False, exact=True)
-    slots = bank.slot_table()
-    graph = CapturedPass(shape, decoder=decoder, bank=bank, slots=slots, kind=GraphKind.MEASURES)
-    graph.stage(lay_out(entries, num_slots=4, num_rows=shape.num_rows), slots=slots, divisors=None, fresh_slots=())
-    losses_T = graph._forward()
-    assert not losses_T.requires_grad
-    expected = launched(decoder, bank, entries)
-    num_used = sum(len(entry.sample.tokens) for entry in entries)
-    assert torch.equal(losses_T[:num_used], expected[:num_used])
 
 
 def test_other_models_and_passes_compute_all_rows(decoder: Decoder, is_exact: bool) -> None:

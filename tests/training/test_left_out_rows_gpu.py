@@ -15,8 +15,8 @@ from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from tests.training.cuda_graphs.test_recorded_training import ROWS, spec_of
+from tests.training.left_out_passes import DROPOUTS, PACK, bank_of, entries_of, launched
 from tests.training.small_models import save_llama
-from tests.training.test_left_out_rows import DROPOUTS, PACK, bank_of, entries_of, launched
 
 pytestmark = pytest.mark.gpu
 
