@@ -55,7 +55,9 @@ def test_a_rounded_shape_holds_what_it_is_for_and_is_its_own_rounding(padded: bo
         own = rounded_up(need, padded=padded)
         assert own.holds(need)
         assert rounded_up(own, padded=padded) == own
-        assert own.num_trained <= own.num_rows
+        # of which the last layer's products take 16 at a time
+        assert 0 < own.num_trained <= own.num_rows
+        assert own.num_trained % 16 == 0
 
 
 @pytest.mark.parametrize("num_trials", [1, 2, 4, 9, 15])
