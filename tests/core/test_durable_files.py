@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cohort.core import durable_files
-from cohort.core.durable_files import (
-    atomic_directory,
-    atomic_file,
-    begin_flush,
-    finished_path,
-    write_bytes,
-    write_text,
-)
+from cohort.core.durable_files import atomic_directory, atomic_file, finished_path, write_bytes, write_text
 from cohort.core.errors import StorageFullError
 
 
@@ -52,17 +43,6 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         partial.write_text("half \ud800", encoding="utf-8")
     assert path.read_text(encoding="utf-8") == "first é"
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
-
-
-def test_a_flush_that_has_begun_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"weights" * 1000)
-    assert begin_flush(path) == (sys.platform == "linux")
-    assert path.read_bytes() == b"weights" * 1000
-    assert not begin_flush(tmp_path / "nothing")
-    # a C library without it
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    assert not begin_flush(path)
 
 
 @pytest.mark.parametrize("swap", [True, False], ids=["swapped", "renamed twice"])

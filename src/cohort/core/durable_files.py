@@ -22,7 +22,6 @@ __all__ = [
     "PARTIAL_SUFFIX",
     "atomic_directory",
     "atomic_file",
-    "begin_flush",
     "finished_path",
     "flush_to_disk",
     "recover_directory",
@@ -37,7 +36,6 @@ _REPLACED_SUFFIX = ".replaced"
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 # libraries that write for us (safetensors, SQLite, torch) wrap the operating system's error in their own
 _FULL_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full", "os error 28")
-_SYNC_FILE_RANGE_WRITE = 2
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -88,20 +86,6 @@ def flush_to_disk(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def begin_flush(path: Path) -> bool:
-    """Let the system begin to bring a file to the disk (on Linux), and wait for nothing; return whether it does.
-
-    A later :func:`flush_to_disk` of the file, under any of its names, then waits for less.
-    """
-    with suppress(AttributeError, OSError, TypeError):
-        begin = ctypes.CDLL(None).sync_file_range
-        begin.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-        with path.open("rb") as opened:
-            # no number of bytes: to the file's end
-            return bool(begin(opened.fileno(), 0, 0, _SYNC_FILE_RANGE_WRITE) == 0)
-    return False
 
 
 def _partial_path(path: Path) -> Path:

@@ -53,18 +53,6 @@ def test_the_first_trials_that_get_an_adapter_are_written(tmp_path: Path) -> Non
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_the_disk_begins_with_those_that_may_be_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun_files: list[str] = []
-    monkeypatch.setattr(early_weights, "begin_flush", lambda path: begun_files.append(path.parent.name))
-    monkeypatch.setattr(early_weights, "LIKELY_BEST", 4)
-    with EarlyWeights(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
-        begun(ahead)
-        assert all(ahead.are_written(trial_id) for trial_id in (5, 3, 1))
-        ahead._threads.shutdown(wait=True)
-    # trial 7 has no checkpoint, and trial 0 is not among the likely ones
-    assert sorted(begun_files) == ["1", "3", "5"]
-
-
 def test_a_trial_that_completed_is_written_once_and_only_from_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

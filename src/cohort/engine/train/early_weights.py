@@ -15,9 +15,7 @@ from torch import Tensor
 
 from cohort.adapter_files.write import write_adapter_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_files.peft_format import WEIGHTS_FILE
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.durable_files import begin_flush
 from cohort.core.errors import StorageFullError
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.ranks.divided_states.divided_rows import DividedRows, whole_rows
@@ -33,8 +31,6 @@ __all__ = ["LEAST_EARLY", "MOST_EARLY", "EarlyWeights"]
 # fewer where each takes host memory until it is written
 MOST_EARLY, LEAST_EARLY = 16, 4
 WRITERS = 4
-# trials that the last comparison chooses from, as a rule
-LIKELY_BEST = 5
 
 
 class EarlyWeights:
@@ -81,15 +77,6 @@ class EarlyWeights:
                 break
             if kept is not None and trial_id not in self._writing:
                 self._begin(trial_id, spec=specs[trial_id].adapter, weights_rD=kept[0])
-        # the disk takes them while they are compared; in the end one of them alone is waited for
-        for trial_id in first[:LIKELY_BEST]:
-            if (written := self._writing.get(trial_id)) is not None:
-                self._threads.submit(self._begin_flush, trial_id, written)
-
-    def _begin_flush(self, trial_id: int, written: Future[None]) -> None:
-        # in threads that take one after the other, so it is begun before this waits for it
-        if written.exception() is None:
-            begin_flush(self._folder_of(trial_id) / WEIGHTS_FILE)
 
     def _begin(self, trial_id: int, *, spec: AdapterSpec, weights_rD: Tensor) -> None:
         # now: what the GPU is given after this is nothing that they have to wait for
