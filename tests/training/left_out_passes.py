@@ -121,6 +121,6 @@ def launched(
     batch = pack(entries, num_slots=bank.num_slots, device=decoder.device)
     lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
     losses_T = token_losses(decoder, batch, lora, gradient_checkpointing=gradient_checkpointing)
-    present = {entry.slot: DIVISORS[entry.slot] for entry in entries}
+    present = {entry.slot: DIVISORS[entry.slot] for entry in entries if entry.slot >= 0}
     seeded(losses_T, token_weights(batch, divisors=present, dtype=losses_T.dtype)).backward()
     return losses_T.detach()
