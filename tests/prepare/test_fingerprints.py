@@ -52,7 +52,9 @@ def test_one_that_is_under_way_serves_all_who_ask(tmp_path: Path, monkeypatch: p
         held.wait()
         return hashlib.sha256(path.read_bytes()).digest()
 
-    monkeypatch.setitem(model_fingerprint.__kwdefaults__, "digest_of", read)
+    defaults = model_fingerprint.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "digest_of", read)
     first = start_fingerprint(folder)
     second = start_fingerprint(folder)
     held.set()

@@ -62,9 +62,12 @@ def test_on_a_gpu_what_was_drawn_ahead_is_pinned_for_as_long_as_it_is_kept(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned = set[int]()
-    runtime = SimpleNamespace(
-        cudaHostRegister=lambda address, _bytes, _flags: pinned.add(address) or 0, cudaHostUnregister=pinned.remove
-    )
+
+    def register(address: int, _bytes: int, _flags: int) -> int:
+        pinned.add(address)
+        return 0
+
+    runtime = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=pinned.remove)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)

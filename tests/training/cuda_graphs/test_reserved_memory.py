@@ -141,6 +141,23 @@ def test_half_of_the_rows_are_reserved_where_all_find_no_memory(monkeypatch: pyt
     assert passes._most_rows == 2048
 
 
+def test_no_pool_is_used_again_that_a_failed_recording_alone_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = list[RecordingMemory]()
+
+    def reserve(memory: RecordingMemory, num_bytes: int, *, is_short: bool) -> None:
+        pools.append(memory)
+        if len(pools) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(RecordingMemory, "reserve", reserve)
+    graphs = [*(FakeGraph(layer_bytes=LAYER_BYTES) for _ in range(2)), FakeGraph(fails=True), FakeGraph(fails=True)]
+    passes = fake_device(monkeypatch, graphs, num_layers=NUM_LAYERS)
+    assert pass_of(passes, count=2) is None
+    assert len(set(map(id, pools))) == 3
+    # what was reserved keeps the last one, though no recording has found room in it
+    assert passes.recorder._memory is pools[2]
+
+
 def test_so_are_they_where_not_even_few_layers_find_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = [FakeGraph(fails=True), FakeGraph(layer_bytes=LAYER_BYTES), FakeGraph()]
     reserved = Reserved(monkeypatch)

@@ -145,7 +145,7 @@ class PassRecorder:
             graph = None
         if graph is None:
             self._forget_copies()
-            release_cached(self._bank.weights_RD.device)
+            self._begin_again()
             return None
         self._largest_rows = max(self._largest_rows, shape.num_rows)
         after.record()
@@ -170,7 +170,7 @@ class PassRecorder:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        release_cached(self._bank.weights_RD.device)
+        self._begin_again()
         return None
 
     def _is_reserved(self, num_bytes: int, *, is_short: bool) -> bool:
@@ -181,8 +181,14 @@ class PassRecorder:
         except RuntimeError as error:
             if not _is_shortage(error):
                 raise
-        release_cached(self._bank.weights_RD.device)
+        self._begin_again()
         return False
+
+    def _begin_again(self) -> None:
+        """Free the memory of what failed. A pool that a failed recording alone was begun in takes no other."""
+        if self._largest_rows == 0:
+            self._memory = RecordingMemory()
+        release_cached(self._bank.weights_RD.device)
 
     def _are_layers_alike(self) -> bool:
         return are_layers_alike(self._decoder, adapted=self._bank.layout.columns)
