@@ -34,6 +34,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory.gradient_checkpointing", "cuda", ()),
     ("steps.lora_tax", "cuda", ()),
     ("steps.left_out_rows_gpu", "cuda", ()),
+    ("kernels.pinned_memory", "cuda", ()),
     ("steps.bridge", "cuda", ()),
     ("steps.hybrid", "cuda", ()),
     ("steps.mixture", "cuda", ()),
