@@ -38,7 +38,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: found)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: found.calls.append("synchronize"))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
-    monkeypatch.setattr(pinned_pages, "_left", [])
+    monkeypatch.setattr(pinned_pages, "_of_gone_owners", [])
     return found
 
 
@@ -47,11 +47,11 @@ def test_what_is_not_kept_is_unpinned(runtime: Runtime) -> None:
     assert pages.pin(first) is first
     assert pages.pin(second) is second
     assert runtime.pinned == {first.data_ptr(): 24, second.data_ptr(): 24}
-    pages.keep_only([first, second, torch.arange(2)])
+    pages.keep_only(lambda: [first, second, torch.arange(2)])
     assert not runtime.calls, "nothing to wait for"
-    pages.keep_only([second])
+    pages.keep_only(lambda: [second])
     assert runtime.pinned == {second.data_ptr(): 24}
-    pages.keep_only([])
+    pages.keep_only(list)
     assert not runtime.pinned
 
 
@@ -61,8 +61,31 @@ def test_memory_that_cannot_be_pinned_where_it_lies_is_copied(runtime: Runtime) 
     elsewhere = pages.pin(host)
     assert elsewhere is not host
     assert torch.equal(elsewhere, host)
-    pages.keep_only([])
+    pages.keep_only(list)
     assert not runtime.calls
+
+
+def test_what_is_pinned_meanwhile_or_could_not_be_waited_for_stays(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, first, second = PinnedPages(), torch.arange(6.0), torch.arange(3)
+    pages.pin(first)
+
+    def nothing() -> list[torch.Tensor]:
+        # as another thread may
+        pages.pin(second)
+        return []
+
+    pages.keep_only(nothing)
+    assert runtime.pinned == {second.data_ptr(): 24}
+
+    def fail() -> None:
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with pytest.raises(RuntimeError, match="illegal"):
+        pages.keep_only(list)
+    assert pages._tensors[0] is second
 
 
 def test_memory_stays_pinned_and_there_until_the_next_owner_comes(runtime: Runtime) -> None:
@@ -70,11 +93,11 @@ def test_memory_stays_pinned_and_there_until_the_next_owner_comes(runtime: Runti
     address = pages.pin(host).data_ptr()
     del pages, host
     gc.collect()
-    # whoever drops the last reference may do so in the middle of a recording, which no wait may interrupt
+    # the last reference may be dropped in the middle of a recording, which no wait may interrupt
     assert runtime.pinned == {address: 24}
     assert not runtime.calls
     later = PinnedPages()
-    later.keep_only([])
+    later.keep_only(list)
     assert not runtime.pinned
     assert runtime.calls == ["synchronize"]
 
@@ -86,6 +109,6 @@ def test_a_gpu_copies_from_it_unwaited() -> None:
     assert pages.pin(host) is host
     assert host.is_pinned()
     arrived = host.to("cuda", non_blocking=True)
-    pages.keep_only([])
+    pages.keep_only(list)
     assert not host.is_pinned()
     assert torch.equal(arrived.cpu(), host)

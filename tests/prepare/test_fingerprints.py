@@ -49,7 +49,7 @@ def test_one_that_is_under_way_serves_all_who_ask(tmp_path: Path, monkeypatch: p
 
     def read(path: Path) -> bytes:
         reads.append(path.name)
-        held.wait()
+        held.wait(timeout=60)
         return hashlib.sha256(path.read_bytes()).digest()
 
     defaults = model_fingerprint.__kwdefaults__

@@ -137,3 +137,14 @@ def test_an_architecture_that_is_not_supported_is_one_short_problem(
     assert problem.found.startswith("RWForCausalLM, which transformers ")
     assert len(problem.allowed) < 200 + len(problem.found)
     assert "\n" not in str(problem)
+
+
+def test_what_the_objective_refuses_of_the_rows_is_listed_with_the_others(folder: Path) -> None:
+    known = Problem(where="num_gpus", found="2", allowed="1", hint="Write 1.")
+    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(20)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    dataset = {"train": "pairs.jsonl", "validation": 0.5, "on_long_rows": "split"}
+    task = tiny_task(folder, objective="dpo", dataset=dataset)
+    with pytest.raises(InputError) as caught:
+        read_inputs(task, also=[known])
+    assert where(caught.value) == ["num_gpus", "dataset.on_long_rows"]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.core.process.cores import num_cores
 from cohort.models import known_tokenizer
 from cohort.prepare import rows_ahead
 from cohort.prepare.inputs import TaskInputs, read_inputs
@@ -229,7 +230,7 @@ def test_a_command_that_ends_early_ends_it(write: Writing, cache: Path) -> None:
     settle_rows_ahead()
 
 
-def test_one_that_does_not_listen_is_killed(write: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(write: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_ahead, "_PATIENCE_SECONDS", 0.01)
     assert begin(write(many_rows()))
     (process,) = rows_ahead._RUNNING
@@ -239,7 +240,7 @@ def test_one_that_does_not_listen_is_killed(write: Writing, monkeypatch: pytest.
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a command with one core starts none")
+@pytest.mark.skipif(num_cores() < 2, reason="a command with one core starts none")
 @pytest.mark.parametrize(
     ("number", "waits"),
     [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGINT, True)],

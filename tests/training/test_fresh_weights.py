@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -70,9 +71,10 @@ def test_on_a_gpu_what_was_drawn_ahead_is_pinned_for_as_long_as_it_is_kept(
     runtime = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=pinned.remove)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)
     ahead = FreshWeights(bank, decoder)
-    ahead._on_gpu = True
+    ahead._device = torch.device("cuda", 0)
     specs = [AdapterSpec(r=r, lora_alpha=8.0) for r in (2, 4, 6, 8, 10, 12, 14)]
     ahead.draw_ahead([(spec, 1) for spec in specs[:4]])
     drawn = [kept.result() for kept in ahead._kept.values() if isinstance(kept, Future)]
@@ -84,4 +86,5 @@ def test_on_a_gpu_what_was_drawn_ahead_is_pinned_for_as_long_as_it_is_kept(
     later = [kept.result() for kept in ahead._kept.values() if isinstance(kept, Future)]
     ahead.draw_ahead([(specs[6], 1)])
     assert pinned.isdisjoint(weights.data_ptr() for weights in drawn[1:3])
-    assert {drawn[0].data_ptr(), *(weights.data_ptr() for weights in later)} - {drawn[3].data_ptr()} <= pinned
+    # the last one drawn at first has made room for the one that is drawn now
+    assert pinned >= {drawn[0].data_ptr(), *(weights.data_ptr() for weights in later if weights is not drawn[3])}

@@ -127,7 +127,7 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
-    from cohort.machine.local_slots import num_cores
+    from cohort.core.process.cores import num_cores
     from cohort.task_queue.store import open_queue
     from cohort.task_queue.workers.pool import PoolRequest, open_pool
 

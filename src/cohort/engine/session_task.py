@@ -107,7 +107,7 @@ class SessionTask:
         assert sizes is not None, "the executor was built"
         if self.ready is None or self.ready.facts is None:
             # while the record begins and the base model is measured
-            share = ExecutorShare(executor, rows=self.preparation.inputs.data.train, place=place)
+            share = ExecutorShare(executor, rows=self.preparation.inputs.data.train, place=place, turn=turn)
             share.draw_ahead(trial.spec for trial in self.preparation.proposals.first)
         if self.preparation.sizes != sizes:
             # what the task asked for by itself does not hold in an executor that was built for another

@@ -14,6 +14,7 @@ import torch
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.memory_records import MARGIN_SHARE
+from cohort.core.process.cores import num_cores
 from cohort.core.units import format_bytes
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
@@ -161,8 +162,7 @@ def examine_machine() -> MachineReport:
         system=platform.platform(),
         python=sys.version.split()[0],
         cpu=cpu_name(),
-        # the cores this process may use, which are fewer in a container
-        num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_cpus=num_cores(),
         torch_threads=torch.get_num_threads(),
         memory_total_bytes=total,
         memory_free_bytes=free,

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.process.cores import num_cores
 from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.machine.cluster.local import LocalSlot, cpu_slots, gpu_slots
@@ -19,7 +20,7 @@ from cohort.machine.devices import hardware_of
 from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware
 
-__all__ = ["choose_slots", "hardware_of_slots", "num_cores", "refuse_counts", "refuse_more_workers_than_cores"]
+__all__ = ["choose_slots", "hardware_of_slots", "refuse_counts", "refuse_more_workers_than_cores"]
 
 _PROBE = (
     "import json, dataclasses; from cohort.machine.machine import choose_machine; "
@@ -103,11 +104,6 @@ def _cpu(workers: int) -> tuple[LocalSlot, ...]:
 def _share_of_cores(workers: int) -> int:
     # workers that together have more threads than cores wait for each other
     return max(1, num_cores() // workers)
-
-
-def num_cores() -> int:
-    """Return the CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _visible_gpus() -> list[str]:

@@ -45,7 +45,7 @@ class Decoder:
             ring, its buffers and the streamed layers in its source are counted, wherever that is.
         ring: Fetches the layers that are not resident; None where all are.
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
-        computes_all_rows: Whether grouped kernels are to leave out no rows, as while they are only collected.
+        computes_all_rows: Whether grouped kernels compute all rows of the last layer, as when kernels are collected.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Decoder:
     def leaves_out_rows(self, lora: LoraContext | None) -> bool:
         """Return whether the last layer can leave out rows that nothing reads; ``lora`` says what its linears launch.
 
-        On a CPU it can, and for the grouped kernels where :attr:`launches_read_rows` says so.
+        On a CPU it can, and for the grouped kernels where :attr:`grouped_leaves_out_rows` says so.
         """
         if lora is not None and isinstance(lora.tables, LaunchTables):
-            return self.launches_read_rows
+            return self.grouped_leaves_out_rows
         return self.device.type == "cpu" and (lora is None or lora.tables is None)
 
     @property
-    def launches_read_rows(self) -> bool:
+    def grouped_leaves_out_rows(self) -> bool:
         """Whether passes of grouped kernels leave rows out: of a whole model without experts."""
         # no adapter and no pass decides: a trial has the same bits whatever shares its passes
         return not self._is_divided and self.config.mixture is None and not self.computes_all_rows

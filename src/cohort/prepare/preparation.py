@@ -260,7 +260,7 @@ def _prepare(
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task), start=inputs.start)
     demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
-    # while the model is read
+    # before `place`, which waits for the weights
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, begun=begun)
     placed = place(demand, inputs.model_directory)
     memory, machine = placed.memory, placed.memory.machine

@@ -30,9 +30,13 @@ def read_rows(
         context: Most tokens that the base model was trained on, where that is known.
         max_problems, can_skip: As for :func:`cohort.data.loading.load_dataset`.
     """
-    # what another process is at is not done a second time
+    # wait for the process that may be reading these rows
     settle_rows_ahead()
-    request = RowsRequest.of(task)
+    try:
+        request = RowsRequest.of(task)
+    except InputError as error:
+        problems.extend(map(task.located, error.problems))
+        return None
     try:
         tokenizer = request.tokenizer()
     except InputError as error:

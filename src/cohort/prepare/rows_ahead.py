@@ -1,8 +1,9 @@
 """The rows of a first start are tokenised by another process while this one imports torch and collects kernels.
 
-To tokenise them means to import transformers, which with the rows takes 0.5 s of a quick host and 2 to 3 s of a slow
-one, in which all other cores idle. The process fills the caches that a second start reads. Whatever hinders it, rows
-that it did not leave there are read and tokenised as without it, with the same errors. Nothing here imports torch.
+To tokenise them means to import transformers, which with the rows takes 0.5 s on a small CPU machine and 2 to 3 s on
+the hosts of GPUs, while all other cores idle. The process fills the caches that a second start reads. Whatever hinders
+it, rows that it did not leave there are read and tokenised as without it, with the same errors. Nothing here imports
+torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.cache_directory import default_cache_directory
+from cohort.core.process.cores import num_cores
 from cohort.models.source import find_model_here
 from cohort.prepare.rows_request import RowsRequest
 from cohort.tasks.loading import load_task
@@ -24,9 +26,9 @@ from cohort.tasks.loading import load_task
 __all__ = ["begin_rows_ahead", "end_rows_ahead", "settle_rows_ahead"]
 
 _PROGRAM = "cohort.prepare.rows_ahead_program"
-# for what it is writing, which it removes
+# how long it may take to remove the file it is writing
 _PATIENCE_SECONDS = 0.5
-# those that may be at it: who reads rows and who ends the process ask for them
+# processes that may still tokenise: `read_rows` waits for them, the end of the command ends them
 _RUNNING = list[subprocess.Popen[bytes]]()
 
 
@@ -37,13 +39,13 @@ def begin_rows_ahead(path: str | Path, overrides: Sequence[str] = ()) -> bool:
         overrides: As for :func:`load_task`.
     """
     # a program that has imported torch is no command that has just begun, and may read rows of hundreds of tasks
-    if "torch" in sys.modules or _num_cores() < 2 or not sys.executable:
+    if "torch" in sys.modules or num_cores() < 2 or not sys.executable:
         return False
     # what is wrong is said where the task, its model and its rows are read
     with contextlib.suppress(Exception):
         request = RowsRequest.of(load_task(path, overrides))
         folder = find_model_here(request.model)
-        if folder is not None and request.is_new(folder) and _is_writable(default_cache_directory()):
+        if folder is not None and request.is_worth_keeping(folder) and _is_writable(default_cache_directory()):
             _start(replace(request, model=str(folder)))
             return True
     return False
@@ -63,7 +65,7 @@ def end_rows_ahead() -> None:
         try:
             process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            # in the middle of something that is not Python's
+            # it is inside a library's call
             process.kill()
             process.wait()
         _forget(process)
@@ -95,10 +97,6 @@ def _forget(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.stdin.close()
     _RUNNING.remove(process)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_writable(directory: Path) -> bool:

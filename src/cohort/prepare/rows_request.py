@@ -97,7 +97,7 @@ class RowsRequest:
             loaded = load(replace(self.settings, max_length=context))
         return loaded
 
-    def is_new(self, folder: Path) -> bool:
+    def is_worth_keeping(self, folder: Path) -> bool:
         """Return whether :meth:`keep` would spare a run that begins now the load of the tokenizer.
 
         Args:

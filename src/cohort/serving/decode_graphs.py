@@ -137,6 +137,9 @@ class DecodeGraphs:
         except RuntimeError as error:
             _log.warning("decoding %d rows or more without CUDA graphs from now on: %s", key.size, error)
             self._most_rows = key.size - 1
+            if not self._graphs:
+                # torch refuses a pool in which nothing but a failed recording was begun
+                self._pool = None
             return None
         return self._graphs[key]
 

@@ -21,7 +21,7 @@ class ExecutorSettings:
         evaluation_token_budget: The same for evaluation, which keeps no activations.
         graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
             replayed; 0 launches every pass kernel by kernel.
-        graph_bytes: What recorded passes may take of the device before they need it; None for what the largest takes.
+        graph_bytes: Most bytes reserved for recorded passes before the first is; None for as many as the largest takes.
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
             memory lasts.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
@@ -29,7 +30,7 @@ class FreshWeights:
 
     def __init__(self, bank: AdapterBank, decoder: Decoder) -> None:
         """Draw for ``bank``, which is not kept."""
-        self._layout, self._dtype, self._on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
+        self._layout, self._dtype, self._device = bank.layout, bank.weights_RD.dtype, bank.weights_RD.device
         self._decoder = decoder
         self._pages = PinnedPages()
         self._kept: OrderedDict[_Key, Tensor | Future[Tensor]] = OrderedDict()
@@ -62,9 +63,8 @@ class FreshWeights:
         missing = [key for key in dict.fromkeys(_key(*pair) for pair in plain) if key not in self._kept]
         if not missing:
             return
-        if self._on_gpu:
-            there = [kept for kept in self._kept.values() if isinstance(kept, Tensor) or _is_drawn(kept)]
-            self._pages.keep_only([kept if isinstance(kept, Tensor) else kept.result() for kept in there])
+        if self._device.type == "cuda":
+            self._pages.keep_only(lambda: [own for kept in self._kept.values() if (own := _drawn(kept)) is not None])
         threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-fresh")
         for key in missing[:MOST_KEPT]:
             self._keep(key, threads.submit(self._draw_in_place, key))
@@ -78,20 +78,26 @@ class FreshWeights:
     def _draw(self, key: _Key) -> Tensor:
         weights_rD = self._initial(*key)
         # pinned: the copy to the bank does not wait for the device
-        return pinned(weights_rD) if self._on_gpu else weights_rD
+        return pinned(weights_rD) if self._device.type == "cuda" else weights_rD
 
     def _draw_in_place(self, key: _Key) -> Tensor:
         """Draw while others launch, whom a request for pinned memory would keep waiting."""
         weights_rD = self._initial(*key)
-        return self._pages.pin(weights_rD) if self._on_gpu else weights_rD
+        if self._device.type != "cuda":
+            return weights_rD
+        # each thread has a current GPU of its own
+        with torch.cuda.device(self._device):
+            return self._pages.pin(weights_rD)
 
     def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
         """Return what the rank's bank has of the weights of a new adapter."""
         return initial_weights(self._layout, spec, seed=seed, dtype=self._dtype, weight_of=self._decoder.weight_of)
 
 
-def _is_drawn(future: Future[Tensor]) -> bool:
-    return future.done() and future.exception() is None
+def _drawn(kept: Tensor | Future[Tensor]) -> Tensor | None:
+    if isinstance(kept, Tensor):
+        return kept
+    return kept.result() if kept.done() and kept.exception() is None else None
 
 
 def _key(spec: AdapterSpec, seed: int) -> _Key:

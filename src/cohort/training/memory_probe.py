@@ -260,9 +260,9 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
         adapted: Full paths of the linears that have an adapter.
     """
     period = num_alike_layers(decoder)
-    # on a CPU the first layer gives its input no gradient, and the last may leave out rows: neither takes what one
-    # between does; on a GPU the first does
-    least = FEW_LAYERS + 1 if decoder.leaves_out_rows(None) else FEW_LAYERS
+    # on a CPU the first layer gives its input no gradient and the last leaves rows out, so one between is needed; on a
+    # GPU the first takes what one between does
+    least = FEW_LAYERS + 1 if decoder.device.type == "cpu" else FEW_LAYERS
     few = -(-least // period) * period
     # each of the two has a loss head, an update and an empty cache as well
     if LEAST_SAVING * (1 + DEEPER) * few > len(decoder.layers) or not are_layers_alike(decoder, adapted=adapted):

@@ -110,5 +110,5 @@ def test_only_pipelines_are_planned_ahead_where_that_is_asked(monkeypatch: pytes
     assert windows_ahead(TensorGroup(size=2), microbatches="solver", **keys) is None
     assert windows_ahead(None, microbatches="auto", **keys) is None
     # two stages on two cores leave none for a solver
-    monkeypatch.setattr("cohort.ranks.pipeline.windows_ahead._num_cores", lambda: 2)
+    monkeypatch.setattr("cohort.ranks.pipeline.windows_ahead.num_cores", lambda: 2)
     assert windows_ahead(GROUP, microbatches="auto", **keys) is None

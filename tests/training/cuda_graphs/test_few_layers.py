@@ -103,7 +103,7 @@ def test_another_layer_of_the_last_one_s_kind_is_left_where_the_last_one_leaves_
     save_llama(tmp_path, num_layers=6)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers, layout = list(decoder.layers), AdapterLayout(decoder.linears)
-    assert decoder.launches_read_rows
+    assert decoder.grouped_leaves_out_rows
     # the first one is of the other kind
     with few_layers(decoder, layout=layout):
         assert list(decoder.layers) == [layers[0], *layers[3:]]

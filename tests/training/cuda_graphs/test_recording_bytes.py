@@ -19,7 +19,7 @@ from cohort.training.cuda_graphs.captured_pass import CapturedPass
 from cohort.training.cuda_graphs.few_layers import first_layers
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
-from cohort.training.cuda_graphs.recording_bytes import bytes_of_all_layers, depths_that_tell
+from cohort.training.cuda_graphs.recording_bytes import estimate_depths, extrapolated_bytes
 from cohort.training.device_memory import StorageMeter
 from tests.training.small_models import save_llama
 
@@ -43,25 +43,25 @@ def of_layers(decoder: Decoder, count: int, *, windows: tuple[int | None, ...] =
 def test_a_quarter_of_the_layers_tells_unless_there_are_few(
     decoder: Decoder, count: int, depths: tuple[int, int] | None
 ) -> None:
-    assert depths_that_tell(of_layers(decoder, count), adapted=decoder.linears) == depths
+    assert estimate_depths(of_layers(decoder, count), adapted=decoder.linears) == depths
 
 
 def test_layers_whose_windows_alternate_are_taken_by_whole_turns(decoder: Decoder) -> None:
     alternating = of_layers(decoder, 26, windows=(8, None))
-    assert depths_that_tell(alternating, adapted=decoder.linears) == (2, 6)
-    assert depths_that_tell(of_layers(decoder, 24, windows=(8,) * 5 + (None,)), adapted=decoder.linears) is None
+    assert estimate_depths(alternating, adapted=decoder.linears) == (2, 6)
+    assert estimate_depths(of_layers(decoder, 24, windows=(8,) * 5 + (None,)), adapted=decoder.linears) is None
 
 
 def test_layers_that_differ_tell_nothing(decoder: Decoder) -> None:
     names = set(decoder.linears)
-    assert depths_that_tell(decoder, adapted=names) == (2, 3)
-    assert depths_that_tell(decoder, adapted=names - {min(names)}) is None
+    assert estimate_depths(decoder, adapted=names) == (2, 3)
+    assert estimate_depths(decoder, adapted=names - {min(names)}) is None
 
 
 def test_each_layer_more_takes_what_those_between_two_passes_took() -> None:
-    assert bytes_of_all_layers(1000 + 2 * 70, 1000 + 6 * 70, depths=(2, 6), depth=32) == 1000 + 32 * 70
+    assert extrapolated_bytes(1000 + 2 * 70, 1000 + 6 * 70, depths=(2, 6), depth=32) == 1000 + 32 * 70
     # others have given back memory meanwhile
-    assert bytes_of_all_layers(900, 800, depths=(2, 6), depth=32) == 900
+    assert extrapolated_bytes(900, 800, depths=(2, 6), depth=32) == 900
 
 
 @pytest.mark.parametrize("kind", [GraphKind.SUMS, GraphKind.DROPPED_TERMS])
@@ -77,11 +77,11 @@ def test_a_pass_through_few_layers_tells_the_bytes_of_one_through_all(decoder: D
             filler.launch()
         return meter.peak_bytes
 
-    depths = depths_that_tell(decoder, adapted=bank.layout.columns)
+    depths = estimate_depths(decoder, adapted=bank.layout.columns)
     assert depths is not None
     # what the first pass sets up is no pass's own
     peak_bytes(1)
     few, more = (peak_bytes(count) for count in depths)
-    told = bytes_of_all_layers(few, more, depths=depths, depth=len(decoder.layers))
+    told = extrapolated_bytes(few, more, depths=depths, depth=len(decoder.layers))
     assert told == pytest.approx(peak_bytes(len(decoder.layers)), rel=1e-3)
     assert told > 2 * more

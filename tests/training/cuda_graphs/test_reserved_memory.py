@@ -113,7 +113,7 @@ def test_the_largest_is_recorded_where_nothing_tells_what_it_takes(
 def test_no_more_is_taken_than_was_planned_for_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     reserved = Reserved(monkeypatch)
     passes = fake_device(monkeypatch, [FakeGraph(layer_bytes=LAYER_BYTES), FakeGraph()], num_layers=NUM_LAYERS)
-    passes.recorder.most_bytes = TOLD // 2
+    passes.recorder._most_bytes = TOLD // 2
     assert pass_of(passes, count=2) is not None
     assert reserved.asked == [(TOLD // 2, False)]
 
@@ -141,7 +141,7 @@ def test_half_of_the_rows_are_reserved_where_all_find_no_memory(monkeypatch: pyt
     assert passes._most_rows == 2048
 
 
-def test_no_pool_is_used_again_that_a_failed_recording_alone_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_in_which_only_a_recording_failed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = list[RecordingMemory]()
 
     def reserve(memory: RecordingMemory, num_bytes: int, *, is_short: bool) -> None:
@@ -158,7 +158,7 @@ def test_no_pool_is_used_again_that_a_failed_recording_alone_began(monkeypatch: 
     assert passes.recorder._memory is pools[2]
 
 
-def test_so_are_they_where_not_even_few_layers_find_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_rows_are_reserved_where_few_layers_find_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = [FakeGraph(fails=True), FakeGraph(layer_bytes=LAYER_BYTES), FakeGraph()]
     reserved = Reserved(monkeypatch)
     passes = fake_device(monkeypatch, graphs, num_layers=NUM_LAYERS)

@@ -155,8 +155,8 @@ def test_ascending_sizes_take_nothing_more_of_the_device(objective: str) -> None
     assert pool_bytes(pool) == 0
 
 
-def test_too_little_is_made_up_for_by_the_recordings(recorded: Recorded) -> None:
-    recorded.recorder.most_bytes = 16 << 20
+def test_recordings_take_what_was_not_reserved(recorded: Recorded) -> None:
+    recorded.recorder._most_bytes = 16 << 20
     assert recorded.reserve()
     pool = pool_of(recorded.recorder)
     assert pool_bytes(pool) == 16 << 20

@@ -1,4 +1,4 @@
-"""Python's garbage collector is off where it finds nothing, or where what it frees would be counted."""
+"""Turns Python's garbage collector off: where it would find nothing, and where what it frees would be counted."""
 
 from __future__ import annotations
 

@@ -119,7 +119,9 @@ class ExecutorShare(TrialExecutor):
     def draw_ahead(self, specs: Iterable[TrialSpec]) -> None:
         """Draw what new trials begin with in a thread, where the device has other work meanwhile."""
         if isinstance(self._executor, LocalExecutor) and self._executor.launches_ahead:
-            self._executor.fresh_weights.draw_ahead([(spec.adapter, spec.seed) for spec in specs])
+            # it may wait for the device, which no other may be recording on meanwhile
+            with self._turn():
+                self._executor.fresh_weights.draw_ahead([(spec.adapter, spec.seed) for spec in specs])
 
     def _by_key(self, named: Any) -> Any:
         """Return a trial id, ids, values by id or items with an id as the executor numbers them."""

@@ -112,7 +112,7 @@ def collect_launches(
     packs = [*together, *([spec] for spec in reversed(adapters))]
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     ends = contextlib.suppress(torch.OutOfMemoryError)
-    # rows that are left out are another size of the last layer, and sizes are what is run here
+    # kernels are collected by size; left-out rows would give the last layer a size of its own
     with ends, all_rows(decoder), few_layers(decoder, layout=layout), compiler.collecting():
         for specs in packs:
             run(specs, sizes={whole: sizes[whole]})

@@ -25,10 +25,11 @@ from torch.autograd.function import once_differentiable
 
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.packed_linear import LaunchTables, PaddedRows
+from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS
 from cohort.kernels.row_stable_product import LEAST_ROWS, ROW_MULTIPLE
 from cohort.kernels.segments import SampleSpan, SegmentTable
 
-__all__ = ["NeededRows", "segments_read"]
+__all__ = ["NeededRows", "needed_segments"]
 
 # A sample's rows are rounded up to ROW_MULTIPLE where it has as many: answers of about one length become as many rows
 # each, which are multiplied together. It keeps all rows where less than this share would be left out: moving the rows
@@ -75,12 +76,7 @@ class NeededRows:
             is_free_T[span.start : span.stop] = False
         filler = np.flatnonzero(is_free_T)[: num_rows - num_used]
         rows = np.concatenate([*(np.arange(span.start, span.stop) for span in spans), filler])
-        kept = SegmentTable.from_samples(
-            [span.stop - span.start for span in spans],
-            slots=[span.slot for span in spans],
-            num_slots=segments.num_slots,
-            num_rows=num_rows,
-        )
+        kept = needed_segments(segments, [span.stop - span.start for span in spans], num_rows=num_rows)
         return cls(rows_M=torch.from_numpy(rows), num_used=num_used, segments=kept)
 
     @classmethod
@@ -94,7 +90,10 @@ class NeededRows:
         """
         num_used = sum(counts)
         num_rows = max(-(-num_used // ROW_MULTIPLE), 1) * ROW_MULTIPLE
-        kept = segments_read(lora.segments, counts, num_rows=num_rows)
+        if tables.exact and num_rows % PRODUCT_ROWS == 0:
+            # exact products would ask the BLAS about one more size, which makes the device wait
+            num_rows += ROW_MULTIPLE
+        kept = needed_segments(lora.segments, counts, num_rows=num_rows)
         own = LaunchTables(kept, lora.slots, device=tables.device, exact=tables.exact, fresh_slots=tables.fresh_slots)
         filled_M = F.pad(rows_M, (0, num_rows - num_used), value=lora.segments.num_rows - 1)
         return cls(rows_M=filled_M, num_used=num_used, segments=kept, tables=own)
@@ -124,7 +123,7 @@ class NeededRows:
         return stream
 
 
-def segments_read(segments: SegmentTable, counts: Sequence[int], *, num_rows: int) -> SegmentTable:
+def needed_segments(segments: SegmentTable, counts: Sequence[int], *, num_rows: int) -> SegmentTable:
     """Return the table of ``num_rows`` rows of which each sample of ``segments`` has as many as ``counts`` says."""
     slots = [span.slot for span in segments.samples]
     return SegmentTable.from_samples(counts, slots=slots, num_slots=segments.num_slots, num_rows=num_rows)

@@ -8,11 +8,11 @@ every stage gets it; else each plans the window greedily by itself, all alike.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from cohort.core.process.cores import num_cores
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.config import DecoderConfig
 from cohort.ranks.pipeline.window_plan import flat_tokens, window_question
@@ -47,7 +47,7 @@ def windows_ahead(
     """
     if microbatches == "greedy" or not isinstance(group, PipelineGroup) or not has_solver():
         return None
-    if microbatches == "auto" and _num_cores() <= group.size:
+    if microbatches == "auto" and num_cores() <= group.size:
         return None
     return WindowsAhead(
         group,
@@ -57,10 +57,6 @@ def windows_ahead(
         least_gain=LEAST_GAIN if microbatches == "auto" else 0.0,
         patience_seconds=0.0 if microbatches == "auto" else PATIENCE_SECONDS,
     )
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 class WindowsAhead:

@@ -67,11 +67,11 @@ class RecordingMemory:
         """Record into ``graph`` what is launched within; ``is_short``: as of :meth:`CapturedPass.record`."""
         # threads that write states copy from the device meanwhile; only this one's calls are recorded
         mode = "thread_local"
-        if is_short:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=mode):
-                yield
-            return
         # what was launched before may still run: a recording runs nothing
+        if is_short:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        # not `torch.cuda.graph`: where a recording fails to begin or to end, it leaves its stream the current one
         with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self._pool, capture_error_mode=mode)
             try:
@@ -130,7 +130,7 @@ class CapturedPass:
             slots=slots,
             pads_attention=decoder.config.pads_attention,
             drops=kind.drops,
-            leaves_out_rows=decoder.launches_read_rows,
+            leaves_out_rows=decoder.grouped_leaves_out_rows,
         )
         self._decoder, self._layout = decoder, bank.layout
         self._num_fetches = 0

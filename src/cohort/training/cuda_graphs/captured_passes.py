@@ -43,8 +43,11 @@ class CapturedPasses:
         recorder: Makes them.
     """
 
-    def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
-        """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move."""
+    def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int, most_bytes: int | None = None) -> None:
+        """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move.
+
+        ``most_bytes``: as of :class:`PassRecorder`.
+        """
         self._decoder, self._bank, self._most_rows = decoder, bank, most_rows
         # by kind and the widest rank they were recorded for: narrower packs may use them, too
         self._graphs: dict[tuple[GraphKind, int], list[CapturedPass]] = {}
@@ -57,7 +60,7 @@ class CapturedPasses:
         # of sizes that no pass has asked for
         self._prepared_spare: tuple[GraphKind, PassShape] | None = None
         self._spares_left = MOST_SPARES
-        self.recorder = PassRecorder(decoder, bank)
+        self.recorder = PassRecorder(decoder, bank, most_bytes=most_bytes)
         self.num_replays = 0
 
     @property
@@ -81,9 +84,7 @@ class CapturedPasses:
         can_run = bank.weights_RD.is_cuda and decoder.can_be_recorded
         if not can_run or settings.graph_tokens == 0 or choose_backend(bank.compute_RD) is not Backend.TRITON:
             return None
-        passes = cls(decoder, bank, most_rows=settings.graph_tokens)
-        passes.recorder.most_bytes = settings.graph_bytes
-        return passes
+        return cls(decoder, bank, most_rows=settings.graph_tokens, most_bytes=settings.graph_bytes)
 
     def give_up(self) -> bool:
         """Free the graphs and record no more; return whether graphs were recorded until now."""

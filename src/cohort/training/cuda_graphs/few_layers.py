@@ -21,7 +21,7 @@ ALIGNED_COLUMNS = 8
 
 @contextlib.contextmanager
 def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
-    """Leave the decoder its first layer, whose input needs no gradient, and one more of each kind.
+    """Leave the decoder its first layer and one more of each kind.
 
     The others launch the same kernels: they have the window of one that is left, its kind of feed-forward block, and
     where their factors begin in a bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small
@@ -29,8 +29,8 @@ def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
     """
     kinds = _kinds_by_place(decoder, layout)
     places = {0, *_last_of_each(kinds, first=1)}
-    if decoder.launches_read_rows and kinds[0] != kinds[-1]:
-        # the last layer computes fewer rows: another one of its kind launches the kernels for all of them
+    if decoder.grouped_leaves_out_rows and kinds[0] != kinds[-1]:
+        # the last layer computes fewer rows, so another of its kind stays for the kernels of all rows
         places |= {place for place in _last_of_each(kinds[:-1], first=1) if kinds[place] == kinds[-1]}
     with _kept(decoder, sorted(places)):
         yield

@@ -14,7 +14,7 @@ from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMem
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
-from cohort.training.cuda_graphs.recording_bytes import bytes_of_all_layers, depths_that_tell
+from cohort.training.cuda_graphs.recording_bytes import estimate_depths, extrapolated_bytes
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
 __all__ = ["PassRecorder"]
@@ -29,10 +29,10 @@ class PassRecorder:
     Attributes:
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
             where passes are one rank's own.
-        most_bytes: What may be taken of the device before recordings need it; None for as much as the largest takes.
     """
 
-    def __init__(self, decoder: Decoder, bank: AdapterBank) -> None:
+    def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_bytes: int | None = None) -> None:
+        """Record nothing yet; ``most_bytes``: as of ``ExecutorSettings.graph_bytes``."""
         self._decoder, self._bank = decoder, bank
         self._memory: RecordingMemory | None = None
         # of the largest pass that was recorded, or that memory was reserved for
@@ -40,7 +40,7 @@ class PassRecorder:
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
         self.agree: Callable[[bool], bool] | None = None
-        self.most_bytes: int | None = None
+        self._most_bytes = most_bytes
 
     @property
     def capture_seconds(self) -> float:
@@ -67,7 +67,7 @@ class PassRecorder:
 
     @property
     def _depths(self) -> tuple[int, int] | None:
-        return depths_that_tell(self._decoder, adapted=self._bank.layout.columns)
+        return estimate_depths(self._decoder, adapted=self._bank.layout.columns)
 
     def reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
         """Take the memory of a recording that is not made, for smaller ones; return whether there was as much.
@@ -76,14 +76,14 @@ class PassRecorder:
         """
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
-        num_bytes = self._told_bytes(shape, kind=kind, slots=slots)
+        num_bytes = self._estimated_bytes(shape, kind=kind, slots=slots)
         if num_bytes is None:
             return False
-        num_bytes = num_bytes if self.most_bytes is None else min(num_bytes, self.most_bytes)
+        num_bytes = num_bytes if self._most_bytes is None else min(num_bytes, self._most_bytes)
         free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
         # at first without waiting for the device, where nothing has to be freed for it
         attempts = (False, True) if free - num_bytes >= LEAST_FREE_BYTES else (True,)
-        is_reserved = any(self._is_reserved(num_bytes, is_short=is_short) for is_short in attempts)
+        is_reserved = any(self._try_to_reserve(num_bytes, is_short=is_short) for is_short in attempts)
         if is_reserved:
             self._largest_rows = max(self._largest_rows, shape.num_rows)
             after.record()
@@ -107,7 +107,7 @@ class PassRecorder:
 
     def warm_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
         """Run a pass as it would be recorded; return whether there was memory for that."""
-        assert self._memory is not None, "it is there since the first recording, which is of a larger size"
+        assert self._memory is not None, "the first training recording, or what was reserved for it, has made it"
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
             graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
@@ -145,14 +145,14 @@ class PassRecorder:
             graph = None
         if graph is None:
             self._forget_copies()
-            self._begin_again()
+            self._discard_failed()
             return None
         self._largest_rows = max(self._largest_rows, shape.num_rows)
         after.record()
         self._waits.append((before, after))
         return graph
 
-    def _told_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:
+    def _estimated_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:
         """Return what a recording would take, by its pass through few layers; None where even that is too much."""
         depths = self._depths
         assert depths is not None, "asked only where few layers tell"
@@ -163,17 +163,17 @@ class PassRecorder:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
             # garbage that is freed in the middle of a pass would count with each layer
             with collections_off():
-                # the first sets up libraries, whose workspaces would count as its own
-                counts = (1, more, few)
+                # the first sets up libraries and asks a BLAS, which would count as its own
+                counts = (few, more, few)
                 _, more_bytes, few_bytes = [graph.peak_bytes(self._memory, num_layers=count) for count in counts]
-            return bytes_of_all_layers(few_bytes, more_bytes, depths=depths, depth=len(self._decoder.layers))
+            return extrapolated_bytes(few_bytes, more_bytes, depths=depths, depth=len(self._decoder.layers))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        self._begin_again()
+        self._discard_failed()
         return None
 
-    def _is_reserved(self, num_bytes: int, *, is_short: bool) -> bool:
+    def _try_to_reserve(self, num_bytes: int, *, is_short: bool) -> bool:
         assert self._memory is not None, "it is there since its size was asked about"
         try:
             self._memory.reserve(num_bytes, is_short=is_short)
@@ -181,11 +181,14 @@ class PassRecorder:
         except RuntimeError as error:
             if not _is_shortage(error):
                 raise
-        self._begin_again()
+        self._discard_failed()
         return False
 
-    def _begin_again(self) -> None:
-        """Free the memory of what failed. A pool that a failed recording alone was begun in takes no other."""
+    def _discard_failed(self) -> None:
+        """Free what a failed attempt took.
+
+        Torch refuses a pool in which nothing but a failed recording was begun, so such a pool is replaced.
+        """
         if self._largest_rows == 0:
             self._memory = RecordingMemory()
         release_cached(self._bank.weights_RD.device)

@@ -24,7 +24,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import pinned
 from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
-from cohort.models.pass_inputs.needed_rows import NeededRows, segments_read
+from cohort.models.pass_inputs.needed_rows import NeededRows, needed_segments
 from cohort.training.cuda_graphs.pass_shape import PassShape
 
 __all__ = ["PassTensors"]
@@ -87,12 +87,12 @@ class PassTensors:
         self.attention = self._attend_by(first, second)
         self.lora = replace(bank.context(nothing, row_keys_T=self.batch.row_keys_T), tables=self._tables)
         self.needed: NeededRows | None = None
-        self._tables_read: LaunchTables | None = None
+        self._needed_tables: LaunchTables | None = None
         if leaves_out_rows:
-            none_read = _no_segments(shape.num_trained, num_slots=slots.num_slots)
-            self._tables_read = self._launch_tables(none_read, bank=bank, slots=slots)
+            no_segments = _no_segments(shape.num_trained, num_slots=slots.num_slots)
+            self._needed_tables = self._launch_tables(no_segments, bank=bank, slots=slots)
             self.needed = NeededRows(
-                rows_M=rows_M, num_used=shape.num_trained, segments=none_read, tables=self._tables_read
+                rows_M=rows_M, num_used=shape.num_trained, segments=no_segments, tables=self._needed_tables
             )
         self._write(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
@@ -112,10 +112,10 @@ class PassTensors:
             self._copied.synchronize()
         self._write(stream, divisors=divisors)
         self._tables.update(stream.segments, self._known(slots), fresh_slots=fresh_slots)
-        if self._tables_read is not None:
+        if self._needed_tables is not None:
             counts = np.diff(np.searchsorted(stream.trained_rows, stream.sequence_offsets)).tolist()
-            read = segments_read(stream.segments, counts, num_rows=self._shape.num_trained)
-            self._tables_read.update(read, self._known(slots), fresh_slots=fresh_slots)
+            read = needed_segments(stream.segments, counts, num_rows=self._shape.num_trained)
+            self._needed_tables.update(read, self._known(slots), fresh_slots=fresh_slots)
         self._send()
 
     def _launch_tables(self, nothing: SegmentTable, *, bank: AdapterBank, slots: SlotTable) -> LaunchTables:

@@ -54,9 +54,9 @@ HIDING_SHARE = 0.5
 CODED_GAIN = 1.15 / 0.7
 # a large pass of a round number of tokens, as a budget is, has one row more: it gets these, and not a whole step
 SPARE_ROWS = 64
-# Trained rows are this many fewer than a multiple of what they are rounded up to: as many tiles, and no number of rows
-# of which exact products ask the BLAS, which would serve one layer of all.
-LEFT_FREE = 16
+# Trained rows are this many fewer than a multiple of twice as many: an odd multiple of 16, so never one of the 128 of
+# which exact products ask the BLAS. That would make the device wait, for one layer.
+BELOW_MULTIPLE = 16
 # what a pass may take in a graph that is there at its first step over one of its own, which can still be recorded ahead
 NEAR = 1.15
 # passes before this one that a size is chosen for as well: trials may leave before the passes that they announce
@@ -124,13 +124,15 @@ def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassSha
         ),
         # without padding it only bounds the rotary table
         length=_up(need.length, length_step) if padded else max(512, 1 << (need.length - 1).bit_length()),
-        num_trained=min(num_rows, _trained_rows(max(need.num_trained, 1), step=_up(num_rows // 8, LEFT_FREE))),
+        num_trained=min(
+            num_rows, _trained_rows(max(need.num_trained, 1), step=_up(max(num_rows // 8, 1), 2 * BELOW_MULTIPLE))
+        ),
     )
 
 
 def _trained_rows(number: int, *, step: int) -> int:
-    """Return how many rows the loss head and the last layer take; products want a multiple of 16, and some rows."""
-    return _up(number + LEFT_FREE, step) - LEFT_FREE
+    """Return how many trained rows a size has room for: at least 16, as products of fewer are no faster."""
+    return _up(number + BELOW_MULTIPLE, step) - BELOW_MULTIPLE
 
 
 def _up(number: int, step: int) -> int:

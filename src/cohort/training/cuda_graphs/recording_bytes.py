@@ -1,7 +1,7 @@
 """What a recording will take of the device, told by its pass through few layers.
 
 A recording holds the memory of its pass for good. Layers that are alike take as much each, so two passes of filler
-through a few of them tell what all take, and the host launches a quarter of what it would record.
+through a few of them tell what all take, and the host launches 9 of 32 layers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.few_layers import are_layers_alike, num_alike_layers
 
-__all__ = ["bytes_of_all_layers", "depths_that_tell"]
+__all__ = ["extrapolated_bytes", "estimate_depths"]
 
-# the first layer gives its input no gradient, so it takes less than those behind it
+# a first layer and a last one; the last leaves rows out, so it takes less than the others
 FEW_LAYERS = 2
 # the deeper pass has an eighth of all layers more: what another thread takes meanwhile counts eight times, not thirty
 MORE_SHARE = 8
@@ -21,7 +21,7 @@ MORE_SHARE = 8
 MOST_SHARE = 2
 
 
-def depths_that_tell(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | None:
+def estimate_depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | None:
     """Return two numbers of first layers whose passes tell what one through all takes; None where they do not.
 
     Args:
@@ -35,7 +35,7 @@ def depths_that_tell(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int
     return few, more
 
 
-def bytes_of_all_layers(few_bytes: int, more_bytes: int, *, depths: tuple[int, int], depth: int) -> int:
+def extrapolated_bytes(few_bytes: int, more_bytes: int, *, depths: tuple[int, int], depth: int) -> int:
     """Return what a pass through ``depth`` layers takes, from what it takes through each of ``depths``."""
     few, more = depths
     told = few_bytes + (more_bytes - few_bytes) * (depth - few) // (more - few)

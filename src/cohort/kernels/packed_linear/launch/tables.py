@@ -263,7 +263,8 @@ class LaunchTables:
         for span in segments.samples if self.exact else ():
             if span.slot >= 0:
                 samples[span.slot].append(slice(span.start, span.stop))
-        # some sample has no rows, as where nothing reads any: if none has, gradients are zeros and not the last step's
+        # A sample without rows is one that nothing reads. Where all samples of a fresh slot are so, zeros are written:
+        # nothing else overwrites the gradients of the step before.
         emptied = fresh & {span.slot for span in segments.samples if span.start == span.stop}
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
