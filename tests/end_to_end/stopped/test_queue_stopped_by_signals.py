@@ -15,7 +15,7 @@ from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, write_in
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # so long that it trains for some turns of the dispatcher
-SECTIONS: dict[str, Any] = {"training": {"max_steps": 40}, "search": {"space": {"learning_rate": [1e-3, 1e-2]}}}
+SECTIONS: dict[str, Any] = {"training": {"max_steps": 160}, "search": {"space": {"learning_rate": [1e-3, 1e-2]}}}
 
 
 @dataclass(frozen=True, kw_only=True)
