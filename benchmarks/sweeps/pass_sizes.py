@@ -50,7 +50,7 @@ TRAINING = Cost(fixed=8.0, per_row=0.0565, launching=190.0, recording=200.0)
 EVALUATION = Cost(fixed=12.0, per_row=0.0222, launching=70.0, recording=110.0)
 
 
-# the host launches passes through 1, 6 and 2 of 32 layers to estimate the largest recording: 9/32 of a launch
+# the host launches passes through 2, 6 and 2 of 32 layers to estimate the largest recording: 10/32 of a launch
 RESERVING_SHARE = 0.3
 
 # "ahead": while the device is at a step

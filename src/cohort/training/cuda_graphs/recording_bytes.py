@@ -1,7 +1,7 @@
 """What a recording will take of the device, told by its pass through few layers.
 
 A recording holds the memory of its pass for good. Layers that are alike take as much each, so two passes of filler
-through a few of them tell what all take, and the host launches 9 of 32 layers.
+through a few of them tell what all take, and the host launches 10 of 32 layers.
 """
 
 from __future__ import annotations
