@@ -31,7 +31,7 @@ _FOLDER = "file-digests"
 # the times of a file have ticks of some milliseconds, and of seconds on some network file systems: a file that was
 # written so recently could change again without showing it
 _SETTLED_SECONDS = 5.0
-# of this process, by directory: its last fingerprint
+# of this process, by directory: those that are under way, for others that ask meanwhile
 _starting = threading.Lock()
 _under_way: dict[Path, Future[str]] = {}
 
@@ -92,6 +92,9 @@ def start_fingerprint(directory: Path) -> Future[str]:
     """
     with _starting:
         found = _under_way.get(directory)
+        # of one that is done the files may have changed
         if found is None or found.done():
             found = _under_way[directory] = begin_in_thread(_NAME, model_fingerprint, directory)
+        for other in [other for other, begun in _under_way.items() if begun.done()]:
+            del _under_way[other]
         return found
