@@ -267,6 +267,28 @@ def test_it_ends_with_a_command_that_is_stopped(
     assert not [name for name in content(cache) if name.startswith("tokenised")], "it has gone on"
 
 
+@pytest.mark.skipif(num_cores() < 2, reason="a command with one core starts none")
+def test_another_signal_while_a_command_ends_it_changes_nothing(write: Writing, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cohort", "tune", str(write(many_rows())), "-o", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as process:
+        wait_until(lambda: children_of(process.pid))
+        (started,) = children_of(process.pid)
+        # so that it does not end at once
+        os.kill(started, signal.SIGSTOP)
+        assert process.stdout is not None
+        next(line for line in process.stdout if b"tokenising" in line)
+        process.send_signal(signal.SIGINT)
+        said = next(line for line in process.stdout if b"interrupted" in line).decode()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # into the half second that the process which is stopped is given; later ones find nobody
+            time.sleep(0.15)
+            process.send_signal(number)
+        said += process.communicate(timeout=60)[0].decode()
+    wait_until(lambda: is_gone(started))
+    assert "Traceback" not in said
+    assert process.returncode == 128 + signal.SIGINT, said
+
+
 def children_of(parent: int) -> list[int]:
     """Return the processes that tokenise for another one."""
     found = []

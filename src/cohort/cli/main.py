@@ -35,7 +35,7 @@ from cohort.cli.serve import serve
 from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
-from cohort.core.process.interrupts import interrupting
+from cohort.core.process.interrupts import interrupting, uninterrupted
 from cohort.core.process.lost_readers import outliving_readers
 from cohort.version import __version__
 
@@ -138,8 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             # also while a verb loads what it needs: a supervisor's SIGTERM is as good a reason to save as Ctrl-C
             with interrupting():
-                build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
+                try:
+                    build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
+                finally:
+                    with uninterrupted():
+                        _end_work_ahead()
         except KeyboardInterrupt as error:
             sys.exit(interrupted_code(error))
-        finally:
-            _end_work_ahead()

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-__all__ = ["Interrupted", "StopRequest", "interrupting", "signal_of", "stopping_gently"]
+__all__ = ["Interrupted", "StopRequest", "interrupting", "signal_of", "stopping_gently", "uninterrupted"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -71,6 +71,13 @@ def interrupting() -> Iterator[None]:
 
     # SIGINT has Python's handler from the start, the others have the system's, which ends the process without a word
     with _handled(handle, replaces=(signal.SIG_DFL, signal.default_int_handler)):
+        yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP do nothing: for what takes a moment before a process ends."""
+    with _handled(signal.SIG_IGN):
         yield
 
 
