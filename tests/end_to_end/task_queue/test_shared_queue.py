@@ -26,9 +26,9 @@ from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
 from tests.scheduling.placement.placement_instances import small_work
 
 TASKS: dict[str, dict[str, Any]] = {
-    "host": {"training": {"max_steps": 110}, "search": {"space": {"learning_rate": [1e-3, 1e-2], "r": [4]}}},
+    "host": {"training": {"max_steps": 440}, "search": {"space": {"learning_rate": [1e-3, 1e-2], "r": [4]}}},
     "guest": {
-        "training": {"max_steps": 40, "seed": 3},
+        "training": {"max_steps": 160, "seed": 3},
         "search": {"space": {"learning_rate": [1e-3, 3e-2], "r": [2, 8]}},
     },
 }

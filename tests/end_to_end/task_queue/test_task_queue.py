@@ -41,14 +41,14 @@ OFTEN = RunOptions(checkpoint_seconds=0.0, checkpoint_share=1e9)
 SPACE = {"learning_rate": [1e-3, 3e-2]}
 TASKS: dict[str, dict[str, Any]] = {
     # long enough to say when it will end, on a fast machine as well
-    "low": {"training": {"max_steps": 40}, "search": {"space": {**SPACE, "r": [2, 4]}}},
+    "low": {"training": {"max_steps": 160}, "search": {"space": {**SPACE, "r": [2, 4]}}},
     "other_rows": {
         "training": {"max_steps": 16},
         "dataset": {"train": "more.jsonl"},
         "search": {"space": {**SPACE, "r": [8]}},
     },
     "middle": {"training": {"max_steps": 12, "seed": 3}, "search": {"space": {**SPACE, "r": [3]}}, "priority": 1},
-    "long": {"training": {"max_steps": 40, "batch_size": 1}, "search": {"space": {**SPACE, "r": [4]}}},
+    "long": {"training": {"max_steps": 160, "batch_size": 1}, "search": {"space": {**SPACE, "r": [4]}}},
     "urgent": {"training": {"max_steps": 6}, "search": {"space": {**SPACE, "r": [2]}}, "priority": 5},
 }
 

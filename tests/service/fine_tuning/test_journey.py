@@ -122,7 +122,8 @@ def test_auto_is_searched_and_the_winner_answers_better_than_its_base(service: R
 def test_pause_resume_and_cancel(service: RunningService) -> None:
     client = service.client(service.tenant("pausing"))
     rows = upload(client, chat_rows(48))
-    explicit = {"n_epochs": 5, "batch_size": 4, "learning_rate_multiplier": 5.0}
+    # so many that a quick processor is still at it when it is paused
+    explicit = {"n_epochs": 20, "batch_size": 4, "learning_rate_multiplier": 5.0}
     jobs = client.fine_tuning.jobs
     first = jobs.create(model="base", training_file=rows, hyperparameters=explicit)  # type: ignore[arg-type]
     other = jobs.create(
@@ -142,7 +143,7 @@ def test_pause_resume_and_cancel(service: RunningService) -> None:
     assert done.hyperparameters.model_dump(exclude_none=True) == explicit
     steps = [event.data["step"] for event in jobs.list_events(first.id, limit=100) if event.type == "metrics"]  # type: ignore[index]
     # it went on where it was: every step once, evaluations with their own
-    assert max(steps) == 5 * 11
+    assert max(steps) == 20 * 11
     assert jobs.retrieve(other.id).status == "cancelled"
     # of jobs that have ended the server keeps no rows
     folders = Path(service.opened.file.folder) / "nodes" / "node" / "jobs"

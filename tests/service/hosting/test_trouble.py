@@ -17,7 +17,7 @@ from cohort.store.tenants.tenants import Quotas
 from tests.service.fine_tuning.test_journey import ended, upload
 from tests.service.hosting.running_service import RunningService, chat_rows, wait_for
 
-_LONG = {"n_epochs": 12, "batch_size": 4, "learning_rate_multiplier": 1.0}
+_LONG = {"n_epochs": 60, "batch_size": 4, "learning_rate_multiplier": 1.0}
 
 
 def running_job(client: openai.OpenAI) -> str:
