@@ -59,9 +59,9 @@ print([name for name in heavy if name in sys.modules])
 # rows are tokenised ahead of the imports of a command, by a process that imports as little as that takes
 ROWS_AHEAD_IMPORT = """
 import sys
-import cohort.prepare.rows_ahead_program
+import cohort.prepare.rows.ahead_program
 print([name for name in ("torch", "transformers", "pydantic", "ruamel") if name in sys.modules])
-import cohort.prepare.rows_ahead
+import cohort.prepare.rows.ahead
 print([name for name in ("torch", "transformers") if name in sys.modules])
 """
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from cohort.data.tokenise import encode_prompt
-from cohort.prepare.data_notes import split_notes
+from cohort.prepare.rows.data_notes import split_notes
 from tests.data.loading import MakeTokenizer, Write, load, pairs, problems_of
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -42,27 +41,6 @@ def test_an_error_of_a_file_is_raised(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(FileNotFoundError):
         start_fingerprint(folder).result()
-
-
-def test_one_that_is_under_way_serves_all_who_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, held, reads = write_files(tmp_path / "model", num_weights=1), threading.Event(), list[str]()
-
-    def read(path: Path) -> bytes:
-        reads.append(path.name)
-        held.wait(timeout=60)
-        return hashlib.sha256(path.read_bytes()).digest()
-
-    defaults = model_fingerprint.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "digest_of", read)
-    first = start_fingerprint(folder)
-    second = start_fingerprint(folder)
-    held.set()
-    assert second.result(timeout=60) == first.result()
-    assert sorted(reads) == ["config.json", "model-0.safetensors"]
-    # files may have changed by the next one
-    (folder / "config.json").write_text('{"changed": 1}')
-    assert start_fingerprint(folder).result(timeout=60) != first.result()
 
 
 def test_a_process_that_ends_does_not_wait_for_it(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import freeze_weights, load_decoder
+from cohort.training.client_training import token_passes
 from cohort.training.cuda_graphs.few_layers import all_rows
 from cohort.training.token_losses import rows_with_losses
 from tests.kernels.packed_linear.cases import SMALL
@@ -234,7 +235,7 @@ def test_an_adapter_that_is_no_number_spoils_no_other(decoder: Decoder, is_exact
     assert spoilt[19:].isnan().any()
 
 
-def test_other_models_and_passes_compute_all_rows(decoder: Decoder, is_exact: bool) -> None:
+def test_divided_models_experts_and_data_of_clients_compute_all_rows(decoder: Decoder, is_exact: bool) -> None:
     bank = bank_of(decoder, is_exact=is_exact)
     batch = pack(entries_of(), num_slots=4, device="cpu")
     lora = bank.context(batch.segments)
@@ -243,6 +244,11 @@ def test_other_models_and_passes_compute_all_rows(decoder: Decoder, is_exact: bo
     assert found.num_used == len(batch.trained_rows_M)
     assert found.rows_M[: found.num_used].tolist() == batch.trained_rows_M.tolist()
     assert set(found.rows_M[found.num_used :].tolist()) <= {batch.num_rows - 1}
+    assert not token_passes._leaves_out_rows(decoder, lora)
     for divided in (True, False):
         decoder._is_divided = divided
         assert (rows_with_losses(batch, lora, decoder=decoder) is None) == divided
+    mixture: Any = object()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder, "config", replace(decoder.config, mixture=mixture))
+        assert rows_with_losses(batch, lora, decoder=decoder) is None

@@ -100,7 +100,7 @@ def _lay_out(folder: Path) -> Path:
 
 def _compare(task_file: Path, folder: Path) -> None:
     """Tune, train the default and the worst configuration in full, and compare on the test set."""
-    from cohort.prepare.rows_ahead import begin_rows_ahead
+    from cohort.prepare.rows.ahead import begin_rows_ahead
 
     # before what follows imports torch
     begin_rows_ahead(task_file)

@@ -110,7 +110,7 @@ def _end_work_ahead() -> None:
         workers.end_compiling()
     if (fork_server := sys.modules.get("cohort.machine.compile_ahead.fork_server")) is not None:
         fork_server.end_fork_server()
-    if (rows_ahead := sys.modules.get("cohort.prepare.rows_ahead")) is not None:
+    if (rows_ahead := sys.modules.get("cohort.prepare.rows.ahead")) is not None:
         rows_ahead.end_rows_ahead()
 
 

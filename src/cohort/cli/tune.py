@@ -64,7 +64,7 @@ def tune(
             # it imports what takes this process the next seconds
             begin_fork_server()
         with imports_uncollected("cohort.prepare.fitting_task"):
-            from cohort.prepare.rows_ahead import begin_rows_ahead
+            from cohort.prepare.rows.ahead import begin_rows_ahead
 
             # before what follows imports torch
             begin_rows_ahead(task, context.obj or ())

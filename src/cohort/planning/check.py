@@ -22,11 +22,11 @@ from cohort.prepare.adapters.start_checks import start_notes
 from cohort.prepare.adapters.vector_checks import vector_notes
 from cohort.prepare.base_model.numerics import numerics_note
 from cohort.prepare.base_model.quantization import quantization_note
-from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import evaluation_note, plan_evaluation
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
+from cohort.prepare.rows.data_notes import split_notes
 from cohort.prepare.warnings import task_warnings
 from cohort.scheduling.cost.model import CostSource
 from cohort.tasks.loading import TaskFile

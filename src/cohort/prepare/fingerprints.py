@@ -31,9 +31,6 @@ _FOLDER = "file-digests"
 # the times of a file have ticks of some milliseconds, and of seconds on some network file systems: a file that was
 # written so recently could change again without showing it
 _SETTLED_SECONDS = 5.0
-# of this process, by directory: those that are under way, for others that ask meanwhile
-_starting = threading.Lock()
-_under_way: dict[Path, Future[str]] = {}
 
 
 def kept_digest(path: Path, *, cache_directory: Path | None = None) -> bytes:
@@ -86,15 +83,5 @@ def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = k
 
 
 def start_fingerprint(directory: Path) -> Future[str]:
-    """Begin :func:`model_fingerprint`, which reads all of the model once more; a process may end before it has.
-
-    One that is under way for the same directory is returned instead.
-    """
-    with _starting:
-        found = _under_way.get(directory)
-        # of one that is done the files may have changed
-        if found is None or found.done():
-            found = _under_way[directory] = begin_in_thread(_NAME, model_fingerprint, directory)
-        for other in [other for other, begun in _under_way.items() if begun.done()]:
-            del _under_way[other]
-        return found
+    """Begin :func:`model_fingerprint`, which reads all of the model once more; a process may end before it has."""
+    return begin_in_thread(_NAME, model_fingerprint, directory)

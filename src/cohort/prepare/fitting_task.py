@@ -8,7 +8,7 @@ from pathlib import Path
 from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.models.source import find_local_model, refuse_missing_model
 from cohort.prepare.inputs import read_inputs
-from cohort.prepare.rows import are_rows_local, check_rows
+from cohort.prepare.rows.reading import are_rows_local, check_rows
 from cohort.tasks.loading import TaskFileError, load_task
 from cohort.tasks.task_file import TaskFile
 

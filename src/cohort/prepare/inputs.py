@@ -40,7 +40,7 @@ from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.reward_functions import reward_identities, reward_problems
 from cohort.prepare.rollouts import rollout_problems, with_scoring
-from cohort.prepare.rows import check_rows, context_problems, read_rows
+from cohort.prepare.rows.reading import check_rows, context_problems, read_rows
 from cohort.prepare.strategy_problems import strategy_problems
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,14 +31,13 @@ from cohort.prepare.base_model.numerics import numerics_note, recorded_choice
 from cohort.prepare.base_model.placed_model import PlacedModel, place_model
 from cohort.prepare.base_model.quantization import quantization_note
 from cohort.prepare.base_model.weights_ahead import weights_ahead
-from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
-from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
+from cohort.prepare.rows.data_notes import split_notes
 from cohort.prepare.warnings import task_warnings
 from cohort.ranks.launch.launched import LaunchedRanks
 from cohort.ranks.launch.start_ranks import start_ranks
@@ -234,6 +234,7 @@ def prepare(
             if backbone is None
             else partial(_on_backbone, backbone, clock),
             on_model=collected.begin,
+            fingerprint_of=ahead.fingerprint,
         )
 
 
@@ -248,6 +249,7 @@ def _prepare(
     begun: RunFacts | None,
     place: Callable[[Demand, Path], PlacedModel],
     on_model: Callable[[Path, DecoderConfig, Machine], None],
+    fingerprint_of: Callable[[Path], Future[str]],
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
@@ -256,7 +258,6 @@ def _prepare(
     inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics, on_model=on_model)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task), start=inputs.start)
     demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
@@ -271,7 +272,7 @@ def _prepare(
     facts = RunFacts(
         task=task_facts(task, proposals.first, num_trials=inputs.num_trials),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
-        inputs=input_facts(task, inputs, plan=plan, model_hash=model_hash.result()),
+        inputs=input_facts(task, inputs, plan=plan, model_hash=fingerprint_of(inputs.model_directory).result()),
         sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes), rank_group=placed.group_name),
         memory=memory.facts(placed.weights),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),

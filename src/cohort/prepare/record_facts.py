@@ -22,9 +22,9 @@ from cohort.machine.machine import Machine, package_versions
 from cohort.prepare.adapters.block_checks import adapted_shapes, has_blocks
 from cohort.prepare.adapters.vector_checks import has_vectors
 from cohort.prepare.base_model.model_computation import model_computation
-from cohort.prepare.data_notes import data_counts, data_problems
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.reference import reference_adapter_hash
+from cohort.prepare.rows.data_notes import data_counts, data_problems
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.fact_groups import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue

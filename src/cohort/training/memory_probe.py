@@ -23,6 +23,7 @@ from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.few_layers import are_layers_alike, first_layers, num_alike_layers
+from cohort.training.cuda_graphs.recording_bytes import extrapolated_bytes
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
@@ -277,10 +278,6 @@ def _deeper(few: PassPeak, more: PassPeak, *, share: float) -> PassPeak:
         return replace(more, forward_bytes=max(few.forward_bytes, more.forward_bytes))
     return replace(
         more,
-        forward_bytes=_extended(few.forward_bytes, more.forward_bytes, share=share),
-        backward_bytes=_extended(few.backward_bytes, more.backward_bytes, share=share),
+        forward_bytes=extrapolated_bytes(few.forward_bytes, more.forward_bytes, share=share),
+        backward_bytes=extrapolated_bytes(few.backward_bytes, more.backward_bytes, share=share),
     )
-
-
-def _extended(few: int, more: int, *, share: float) -> int:
-    return max(few, more, few + round(share * (more - few)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.engine.train import executor_share
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.ranks.answers import Prompt
 from cohort.ranks.training_executor import Spread, TrialExecutor, spread
@@ -77,3 +80,24 @@ def test_a_new_verb_needs_nothing_written_for_the_tasks(monkeypatch: pytest.Monk
     monkeypatch.setattr(TrialExecutor, "squares", squares, raising=False)
     share: Any = shares(Remembering())[1]
     assert share.squares({5: 1, 6: 2}) == {5: share.key(5) + 1, 6: share.key(6) + 2}
+
+
+def test_weights_are_drawn_ahead_in_the_turn_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        said.append("begins")
+        yield
+        said.append("ends")
+
+    class Local:
+        launches_ahead = True
+        fresh_weights = SimpleNamespace(draw_ahead=lambda wanted: said.append(f"draws {len(wanted)}"))
+
+    monkeypatch.setattr(executor_share, "LocalExecutor", Local)
+    executor, rows = Local(), "rows"
+    share = ExecutorShare(cast(Any, executor), rows=cast(Any, rows), turn=turn)
+    share.draw_ahead([spec_of(0), spec_of(1)])
+    # others record with the base model, which no wait for the device may interrupt
+    assert said == ["begins", "draws 2", "ends"]

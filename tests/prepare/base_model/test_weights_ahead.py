@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,9 @@ from cohort.models.weights import LoadStoppedError, load_decoder
 from cohort.prepare import inputs
 from cohort.prepare.base_model import placed_model, weights_ahead
 from cohort.prepare.base_model.weights_ahead import COLLECTING_BYTES, WeightsAhead, has_room_to_load
+from cohort.prepare.fingerprints import model_fingerprint, start_fingerprint
 from cohort.prepare.preparation import prepare
-from cohort.prepare.rows import read_rows
+from cohort.prepare.rows.reading import read_rows
 from cohort.ranks.rank_weights import ALL_RESIDENT
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -76,12 +78,18 @@ def test_the_model_is_read_once_while_the_rows_are(folder: Path, monkeypatch: py
         order.append(threading.current_thread().name)
         return load_decoder(*args, **keys)
 
+    def hashed(directory: Path) -> Future[str]:
+        order.append("hash")
+        return start_fingerprint(directory)
+
     monkeypatch.setattr(inputs, "read_rows", rows)
     monkeypatch.setattr(weights_ahead, "load_decoder", loaded)
+    monkeypatch.setattr(weights_ahead, "start_fingerprint", hashed)
     monkeypatch.setattr(placed_model, "load_decoder", lambda *_, **__: pytest.fail("loaded again"))
     prepared = prepare(tiny_task(folder), clock=SystemClock())
-    assert order == ["rows", "cohort-loading"]
+    assert order == ["hash", "rows", "cohort-loading"]
     assert prepared.decoder is not None
+    assert prepared.facts.inputs.model_hash == model_fingerprint(prepared.inputs.model_directory)
 
 
 @pytest.mark.usefixtures("without_collections")

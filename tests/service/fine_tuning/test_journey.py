@@ -122,7 +122,7 @@ def test_auto_is_searched_and_the_winner_answers_better_than_its_base(service: R
 def test_pause_resume_and_cancel(service: RunningService) -> None:
     client = service.client(service.tenant("pausing"))
     rows = upload(client, chat_rows(48))
-    # so many that a quick processor is still at it when it is paused
+    # enough steps that a quick processor still trains when the job is paused
     explicit = {"n_epochs": 20, "batch_size": 4, "learning_rate_multiplier": 5.0}
     jobs = client.fine_tuning.jobs
     first = jobs.create(model="base", training_file=rows, hyperparameters=explicit)  # type: ignore[arg-type]

@@ -59,9 +59,9 @@ def test_layers_that_differ_tell_nothing(decoder: Decoder) -> None:
 
 
 def test_each_layer_more_takes_what_those_between_two_passes_took() -> None:
-    assert extrapolated_bytes(1000 + 2 * 70, 1000 + 6 * 70, depths=(2, 6), depth=32) == 1000 + 32 * 70
+    assert extrapolated_bytes(1000 + 2 * 70, 1000 + 6 * 70, share=30 / 4) == 1000 + 32 * 70
     # others have given back memory meanwhile
-    assert extrapolated_bytes(900, 800, depths=(2, 6), depth=32) == 900
+    assert extrapolated_bytes(900, 800, share=30 / 4) == 900
 
 
 @pytest.mark.parametrize("kind", [GraphKind.SUMS, GraphKind.DROPPED_TERMS])
@@ -82,6 +82,6 @@ def test_a_pass_through_few_layers_tells_the_bytes_of_one_through_all(decoder: D
     # what the first pass sets up is no pass's own
     peak_bytes(1)
     few, more = (peak_bytes(count) for count in depths)
-    told = extrapolated_bytes(few, more, depths=depths, depth=len(decoder.layers))
+    told = extrapolated_bytes(few, more, share=(len(decoder.layers) - depths[0]) / (depths[1] - depths[0]))
     assert told == pytest.approx(peak_bytes(len(decoder.layers)), rel=1e-3)
     assert told > 2 * more

@@ -45,6 +45,7 @@ class WeightsAhead:
         self._stop = threading.Event()
         self._loading: Future[Decoder] | None = None
         self._key: tuple[Path, torch.device, str, str] | None = None
+        self._hashing: tuple[Path, Future[str]] | None = None
 
     @property
     def is_loading(self) -> bool:
@@ -58,7 +59,7 @@ class WeightsAhead:
         """
         if self._is_loaded or self._loading is not None:
             return
-        start_fingerprint(directory)
+        self._hashing = directory, start_fingerprint(directory)
         if not self._is_certain(config, machine):
             return
         self._key = _key(directory, machine)
@@ -75,6 +76,11 @@ class WeightsAhead:
             )
 
         self._loading = begin_in_thread("cohort-loading", on_same_gpu(read, machine.device))
+
+    def fingerprint(self, directory: Path) -> Future[str]:
+        """Return :func:`~cohort.prepare.fingerprints.model_fingerprint` of a model, begun here or now."""
+        hashing, self._hashing = self._hashing, None
+        return hashing[1] if hashing is not None and hashing[0] == directory else start_fingerprint(directory)
 
     def take(self, directory: Path, machine: Machine, *, is_wanted: bool) -> Future[Decoder] | None:
         """Return the model that is being loaded, which is the caller's from now on; None where it is another or none.

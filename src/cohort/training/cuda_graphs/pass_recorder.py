@@ -166,7 +166,8 @@ class PassRecorder:
                 # the first sets up libraries and asks a BLAS, which would count as its own
                 counts = (few, more, few)
                 _, more_bytes, few_bytes = [graph.peak_bytes(self._memory, num_layers=count) for count in counts]
-            return extrapolated_bytes(few_bytes, more_bytes, depths=depths, depth=len(self._decoder.layers))
+            share = (len(self._decoder.layers) - few) / (more - few)
+            return extrapolated_bytes(few_bytes, more_bytes, share=share)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.few_layers import are_layers_alike, num_alike_layers
 
-__all__ = ["extrapolated_bytes", "estimate_depths"]
+__all__ = ["estimate_depths", "extrapolated_bytes"]
 
 # a first layer and a last one; the last leaves rows out, so it takes less than the others
 FEW_LAYERS = 2
@@ -35,11 +35,13 @@ def estimate_depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int,
     return few, more
 
 
-def extrapolated_bytes(few_bytes: int, more_bytes: int, *, depths: tuple[int, int], depth: int) -> int:
-    """Return what a pass through ``depth`` layers takes, from what it takes through each of ``depths``."""
-    few, more = depths
-    told = few_bytes + (more_bytes - few_bytes) * (depth - few) // (more - few)
-    return max(few_bytes, more_bytes, told)
+def extrapolated_bytes(few: int, more: int, *, share: float) -> int:
+    """Return what a pass takes that is as many layers deeper as ``share`` times those between two passes of one size.
+
+    Args:
+        few, more: What these two take; no deeper pass takes less.
+    """
+    return max(few, more, few + round(share * (more - few)))
 
 
 def _up(number: int, step: int) -> int:

@@ -20,12 +20,12 @@ from pathlib import Path
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.process.cores import num_cores
 from cohort.models.source import find_model_here
-from cohort.prepare.rows_request import RowsRequest
+from cohort.prepare.rows.request import RowsRequest
 from cohort.tasks.loading import load_task
 
 __all__ = ["begin_rows_ahead", "end_rows_ahead", "settle_rows_ahead"]
 
-_PROGRAM = "cohort.prepare.rows_ahead_program"
+_PROGRAM = "cohort.prepare.rows.ahead_program"
 # how long it may take to remove the file it is writing
 _PATIENCE_SECONDS = 0.5
 # processes that may still tokenise: `read_rows` waits for them, the end of the command ends them
@@ -41,7 +41,7 @@ def begin_rows_ahead(path: str | Path, overrides: Sequence[str] = ()) -> bool:
     # a program that has imported torch is no command that has just begun, and may read rows of hundreds of tasks
     if "torch" in sys.modules or num_cores() < 2 or not sys.executable:
         return False
-    # what is wrong is said where the task, its model and its rows are read
+    # errors are raised where the run reads the task, its model and its rows
     with contextlib.suppress(Exception):
         request = RowsRequest.of(load_task(path, overrides))
         folder = find_model_here(request.model)

@@ -1,4 +1,4 @@
-"""The program that tokenises rows ahead of a run: ``python -m cohort.prepare.rows_ahead_program``.
+"""The program that tokenises rows ahead of a run: ``python -m cohort.prepare.rows.ahead_program``.
 
 It reads the number of the process that started it and a :class:`RowsRequest`, as a pickle, from standard input, leaves
 the rows in the caches and says nothing. It ends with the process that started it.
@@ -14,7 +14,7 @@ import threading
 from types import FrameType
 
 from cohort.core.process.parent_death import die_with_parent
-from cohort.prepare.rows_request import RowsRequest
+from cohort.prepare.rows.request import RowsRequest
 
 __all__ = ["main"]
 

@@ -19,16 +19,16 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.core.process.cores import num_cores
 from cohort.models import known_tokenizer
-from cohort.prepare import rows_ahead
 from cohort.prepare.inputs import TaskInputs, read_inputs
-from cohort.prepare.rows_ahead import begin_rows_ahead, end_rows_ahead, settle_rows_ahead
-from cohort.prepare.rows_request import RowsRequest
+from cohort.prepare.rows import ahead as rows_ahead
+from cohort.prepare.rows.ahead import begin_rows_ahead, end_rows_ahead, settle_rows_ahead
+from cohort.prepare.rows.request import RowsRequest
 from cohort.tasks.loading import load_task
 from tests.core.process.test_parent_death import is_gone
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
 
 Writing = Callable[..., Path]
-# so many take a tokenizer seconds
+# a tokenizer takes seconds for these
 MANY_ROWS = 60_000
 
 
@@ -280,7 +280,7 @@ def test_another_signal_while_a_command_ends_it_changes_nothing(write: Writing, 
         process.send_signal(signal.SIGINT)
         said = next(line for line in process.stdout if b"interrupted" in line).decode()
         for number in (signal.SIGINT, signal.SIGTERM):
-            # into the half second that the process which is stopped is given; later ones find nobody
+            # into the half second in which the command waits for the process; a later one comes too late for both
             time.sleep(0.15)
             process.send_signal(number)
         said += process.communicate(timeout=60)[0].decode()

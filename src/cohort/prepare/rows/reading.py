@@ -9,8 +9,8 @@ from cohort.data.files.reading import are_sources_local, check_examples
 from cohort.data.loading import LoadedDataset
 from cohort.data.problems import LISTED_PROBLEMS
 from cohort.models.config import DecoderConfig
-from cohort.prepare.rows_ahead import settle_rows_ahead
-from cohort.prepare.rows_request import RowsRequest
+from cohort.prepare.rows.ahead import settle_rows_ahead
+from cohort.prepare.rows.request import RowsRequest
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["are_rows_local", "check_rows", "context_problems", "read_rows"]

@@ -10,7 +10,7 @@ from cohort.data.lengths import measure_lengths
 from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
 from cohort.data.split_input import SplitInput
-from cohort.prepare.data_notes import data_counts, data_problems
+from cohort.prepare.rows.data_notes import data_counts, data_problems
 
 LENGTHS = measure_lengths(np.asarray([4, 9]))
 NOTHING_READ = SplitInput(num_rows_read=0, num_bytes=None, files_hash="", rows_hash="")
