@@ -60,9 +60,11 @@ def tune(
     with exits(as_json=as_json, debug=debug, resume=run_directory), launched_ranks() as ranks:
         if ranks is None:
             from cohort.machine.compile_ahead.fork_server import begin_fork_server
+            from cohort.machine.cuda_driver import begin_cuda_driver
 
             # it imports what takes this process the next seconds
             begin_fork_server()
+            begin_cuda_driver()
         with imports_uncollected("cohort.prepare.fitting_task"):
             from cohort.prepare.rows.ahead import begin_rows_ahead
 

@@ -8,6 +8,7 @@ training cost more and the share smaller, so the bound errs on the safe side.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -204,6 +205,9 @@ def plan_evaluation_rows(
     thinner: Iterator[EvaluationTimes] = iter(())
     if milestones is not None:
         thinner = EvaluationTimes.of(settings).thinner(milestones, warmup_evaluations=evaluations_in_warmup)
+    if kept_at is not None:
+        # trials of one batch size are evaluated at the same shares
+        kept_at = functools.cache(kept_at)
     while True:
         cost_per_row = EVALUATION_TOKEN_COST * found * mean_tokens_per_row / train_tokens
         affordable = math.floor(settings.max_cost_fraction / cost_per_row)

@@ -200,6 +200,30 @@ def test_kernels_are_loaded_by_one_pack_of_all_adapters_and_by_one_without_dropo
     assert len(decoder.layers) == 3
 
 
+@pytest.mark.parametrize("num_passes", range(7))
+def test_no_more_kernels_are_loaded_than_there_is_time_for(
+    num_passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, num_layers=3)
+    decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
+    done: list[str] = []
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: done.append(kind.name))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    monkeypatch.setattr(Executor, "step", lambda _: done.append("step"))
+    monkeypatch.setattr(Executor, "evaluate", lambda _, *__, **___: done.append("evaluate"))
+    launch_once(
+        decoder,
+        target_linears=decoder.linears,
+        adapters=[AdapterSpec(r=16, lora_alpha=1.0)],
+        usual=20,
+        pass_tokens=(64, 32),
+        numerics=Numerics.FAST,
+        is_enough=lambda: len(done) == num_passes,
+    )
+    assert done == (["step", "evaluate", "SUMS", "MEASURES"] * 2)[:num_passes]
+    assert len(decoder.layers) == 3
+
+
 def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path) -> None:
     """A kernel that is not is compiled inside a first step, while the GPU waits."""
     pytest.importorskip("triton")

@@ -9,21 +9,20 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 from cohort.machine.compile_ahead.triton_cache import is_cold, triton_cache
+from cohort.machine.cuda_driver import DRIVER_FILE, may_have_gpu
 
 __all__ = ["PRELOADED", "begin_fork_server", "end_fork_server"]
 
 # what each worker would take seconds to import
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
+def begin_fork_server(*, driver: Path = DRIVER_FILE) -> bool:
     """Start it where nothing was ever compiled; return whether it was. It ends with this process.
 
     Whether there is a GPU to compile for is not known yet: where there is none, the server's imports were for nothing.
@@ -31,7 +30,7 @@ def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
     Args:
         driver: A file that is there where a GPU of NVIDIA is.
     """
-    if sys.platform != "linux" or not driver.exists() or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    if not may_have_gpu(driver):
         return False
     if (cache := triton_cache()) is None or not is_cold(cache):
         return False

@@ -131,6 +131,7 @@ def launch_once(
     usual: int,
     pass_tokens: Sequence[int],
     numerics: Numerics,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Launch the kernels of training, evaluation and recorded passes: the first launch of each loads it.
 
@@ -140,6 +141,7 @@ def launch_once(
         usual: Tokens of a usual row.
         pass_tokens: Sizes of passes.
         numerics: Those of the passes.
+        is_enough: Asked before each pass: where it says so, kernels are left to the passes that need them.
     """
     # where one trial of a pass has dropout, kernels with dropout serve all
     plain = [spec for spec in adapters if not spec.lora_dropout]
@@ -153,6 +155,7 @@ def launch_once(
                 sizes=dict.fromkeys(pass_tokens, _Passes.ALL),
                 numerics=numerics,
                 asks_blas=True,
+                is_enough=is_enough,
             )
     release_cached(decoder.device)
 
@@ -218,7 +221,10 @@ def _run(
     sizes: Mapping[int, _Passes],
     numerics: Numerics = Numerics.FAST,
     asks_blas: bool = False,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
+    if is_enough():
+        return
     executor = Executor(
         decoder,
         target_linears=target_linears,
@@ -251,13 +257,16 @@ def _run(
                 trial_id=trial_id, seed=0, adapter=adapter, learning_rate=0.0, batch_size=each, num_steps=1
             )
             executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
-        executor.step()
+        parts: list[Callable[[], object]] = [executor.step]
         if passes is _Passes.ALL or (drops and passes is _Passes.TRAINING):
-            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+            parts.append(functools.partial(executor.evaluate, executor.resident, rows=rows, row_ids=range(len(rows))))
         # passes with magnitudes are never recorded
         kinds = () if executor.bank.has_magnitudes else _recorded_kinds(passes, drops=drops)
         need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
-        for kind in kinds:
-            recorded.launch(need, kind=kind)
+        parts += [functools.partial(recorded.launch, need, kind=kind) for kind in kinds]
+        for launch in parts:
+            if is_enough():
+                return
+            launch()
         for trial_id in executor.resident:
             executor.drop(trial_id)

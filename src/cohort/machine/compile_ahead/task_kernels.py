@@ -135,11 +135,14 @@ class KernelWarmUp:
         if self.collects_first and not self._has_collected:
             self._collect(self._stand_in)
 
-    def load(self) -> None:
+    def load(self, *, is_enough: Callable[[], bool]) -> None:
         """Load the kernels that an earlier start has compiled, while the weights are read.
 
         A kernel is loaded by its first launch: its source is read again, to tell that it is the same, then its machine
         code. Those of a first step take a second, in which a GPU would wait.
+
+        Args:
+            is_enough: Whether the weights are there: passes of theirs load the other kernels, and compute as well.
         """
         if self._marker is None or self._compiler is not None or self._model.config.bridged is not None:
             return
@@ -154,6 +157,7 @@ class KernelWarmUp:
                 usual=self._usual,
                 pass_tokens=LOADED_TOKENS,
                 numerics=self._machine.numerics,
+                is_enough=is_enough,
             )
 
     @contextlib.contextmanager

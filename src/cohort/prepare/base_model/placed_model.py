@@ -171,7 +171,7 @@ def _load(
         if begun is not None:
             # to collect kernels, or to load them, is work of the interpreter; to load weights hardly any
             kernels.begin()
-            kernels.load()
+            kernels.load(is_enough=begun.done)
             decoder = begun.result()
         else:
             kernels.begin()
