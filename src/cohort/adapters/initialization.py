@@ -78,11 +78,15 @@ def initial_weights(
             assert weight_of is not None, "magnitudes begin with the norms of the base"
             rows_rD[spec.magnitude_row, columns.b] = row_norms(weight_of(name), dtype=dtype).cpu()
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora_A", name))
+        bound = 1.0 / math.sqrt(in_features // nblocks)
+        if nblocks == 1 and dtype is torch.float32 and spec.init_lora_weights != "gaussian":
+            # the numbers of a draw follow one another by row wherever they lie; normal ones do not
+            rows_rD[:r, columns.a].uniform_(-bound, bound, generator=generator)
+            return
         drawn_rK = torch.empty(r, in_features // nblocks)
         if spec.init_lora_weights == "gaussian":
             drawn_rK.normal_(std=1.0 / r, generator=generator)
         else:
-            bound = 1.0 / math.sqrt(in_features // nblocks)
             drawn_rK.uniform_(-bound, bound, generator=generator)
         rows_rD[:r, columns.a] = (drawn_rK if nblocks == 1 else expanded(drawn_rK, nblocks=nblocks)).to(dtype)
 

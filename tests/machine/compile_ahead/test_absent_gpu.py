@@ -76,6 +76,8 @@ def test_all_kinds_of_kernels_are_collected_and_one_is_compiled(tmp_path: Path) 
     assert sum(counts.values()) > 20
     (cubin,) = (tmp_path / "triton").glob("*/_slot_norms_kernel.cubin")
     assert cubin.read_bytes()[:4] == b"\x7fELF"
+    # a launch reads all that is kept next to it
+    assert {path.suffix for path in cubin.parent.iterdir()} <= {".cubin", ".json", ".source"}
 
 
 @pytest.mark.gpu
