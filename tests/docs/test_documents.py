@@ -240,6 +240,12 @@ def test_the_seconds_of_a_price_all_in_are_those_of_its_longest_sweep(tmp_path: 
     found = measured_table.facts("all_in_price_8b", tmp_path)
     assert (found["sweep_cold_seconds"], found["sweep_warm_seconds"], found["rows"]) == (90.0, 80.0, 320)
     assert (found["peft_seconds"], found["peft_fast_seconds"]) == (148.0, 68.0)
+    assert not any(name.endswith("_elsewhere") for name in found)
+    # another host's file may hold longer sweeps
+    rows += [{"what": "sweep, again", "wall_s": 200.0, "rows": 1000, "format": "none"}]
+    _result(tmp_path, "all_in_price_8b_fourth_host", rows=rows, notes={"fast_host_step_ms": 150.0, "layers": "all"})
+    found = measured_table.facts("all_in_price_8b", tmp_path)
+    assert (found["sweep_warm_seconds_elsewhere"], found["peft_fast_seconds_elsewhere"]) == (80.0, 68.0)
 
 
 def test_which_torch_results_are_of_is_said(tmp_path: Path) -> None:
