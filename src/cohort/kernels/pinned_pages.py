@@ -1,7 +1,7 @@
 """Large host tensors pinned where they lie, for copies to a device that nothing waits for.
 
-Fresh pinned memory of 671 MB took 0.83 s of an H200's host, and no thread could launch anything meanwhile; memory that
-is there is pinned in 0.03 to 0.06 s. Memory has to be unpinned before it is freed, and only when the device has
+Fresh pinned memory of 671 MB took 0.5 to 0.8 s of an H200's host, and no thread could launch anything meanwhile; memory
+that is there is pinned in 0.02 to 0.06 s. Memory has to be unpinned before it is freed, and only when the device has
 finished all copies from it and nothing is recorded. So dropping the last reference must not do it.
 """
 
