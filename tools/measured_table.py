@@ -67,12 +67,12 @@ README_ROWS: tuple[ReadmeRow, ...] = (
             "**{sweep_cold_seconds:.0f} s** the first time on a machine",
             "**{again_seconds:.0f} s**",
             "**{first_seconds:.0f} s** the first time on a machine (torch imported before)",
-            "on a faster host **{sweep_warm_seconds_elsewhere:.0f} s** and **{sweep_cold_seconds_elsewhere:.0f} s**",
+            "on another host **{sweep_warm_seconds_elsewhere:.0f} s** and **{sweep_cold_seconds_elsewhere:.0f} s**",
         ),
         compared=(
             "one PEFT run at batch 1, loading included: {peft_seconds:.0f} s",
             "or {peft_fast_seconds:.0f} s where PEFT waits less for its host",
-            "on the faster one {peft_seconds_elsewhere:.0f} s or {peft_fast_seconds_elsewhere:.0f} s",
+            "on the other one {peft_seconds_elsewhere:.0f} s or {peft_fast_seconds_elsewhere:.0f} s",
             "one PEFT run at batch 1: {peft_steps_seconds:.0f} s for its {rows:.0f} steps, and its loading",
         ),
         real=(_SWEEP_IS_REAL,),
@@ -182,7 +182,7 @@ def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
         found["peft_fast_seconds"] = found["sweep_cold_seconds"] / found[ratio]
     if name.startswith("all_in_price"):
         found |= _all_in(result)
-        # the same sweep on another host, next to others
+        # the same sweep on another host, in a file that holds others too
         if (other := results / f"{name}_fourth_host.json").exists():
             elsewhere = _all_in(_read(other), num_rows=found.get("rows"))
             found |= {f"{key}_elsewhere": value for key, value in elsewhere.items()}
@@ -201,10 +201,11 @@ def _all_in(result: dict[str, Any], *, num_rows: float | None = None) -> dict[st
     """Return the seconds of the sweep with ``num_rows``, or the most, on an unquantised base, and of PEFT's script."""
     found: dict[str, float] = {}
     sweeps = [row for row in result["rows"] if row["what"].startswith("sweep") and row["format"] == "none"]
+    found["rows"] = num_rows or max((row["rows"] for row in sweeps), default=0)
+    sweeps = [row for row in sweeps if row["rows"] == found["rows"]]
     if not sweeps:
-        return found
-    found["rows"] = num_rows or max(row["rows"] for row in sweeps)
-    for row in (row for row in sweeps if row["rows"] == found["rows"]):
+        return {}
+    for row in sweeps:
         found["sweep_cold_seconds" if row["what"].endswith("first") else "sweep_warm_seconds"] = row["wall_s"]
     for row in result["rows"]:
         # the script that loads as usual comes first

@@ -12,6 +12,7 @@ import pytest
 
 from cohort.core.clock import SystemClock
 from cohort.core.statistics.estimates import Estimate
+from cohort.machine import cuda_driver
 from cohort.machine.compile_ahead import fork_server
 from cohort.runs.store import RunStore
 from tests.cli.command import cohort
@@ -64,13 +65,14 @@ def test_an_existing_run_is_continued_or_removed_if_asked(
     assert "overwrite" in err
 
 
-def test_what_may_have_to_compile_starts_before_the_task_is_read(
+def test_what_compiles_and_the_driver_start_before_the_task_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[str] = []
-    monkeypatch.setattr(fork_server, "begin_fork_server", lambda: begun.append("begun"))
+    monkeypatch.setattr(fork_server, "begin_fork_server", lambda: begun.append("fork server"))
+    monkeypatch.setattr(cuda_driver, "begin_cuda_driver", lambda: begun.append("driver"))
     assert cohort(capsys, "tune", tmp_path / "none.yaml")[0] == 2
-    assert begun == ["begun"]
+    assert begun == ["fork server", "driver"]
 
 
 def test_an_adapter_that_is_worse_than_none_is_no_success(

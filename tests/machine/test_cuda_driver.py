@@ -61,7 +61,8 @@ def test_what_goes_wrong_is_left_to_torch(driver: Path, monkeypatch: pytest.Monk
 def test_torch_is_not_imported_for_it(driver: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom cohort.machine.cuda_driver import begin_cuda_driver\n"
-        f"begin_cuda_driver(Path({str(driver)!r}))\nprint('torch' in sys.modules)"
+        # a process must not end in the middle of it
+        f"begin_cuda_driver(Path({str(driver)!r})).exception(60)\nprint('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

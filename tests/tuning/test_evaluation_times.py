@@ -143,9 +143,8 @@ def planned(work: list[Workload], **keys: Any) -> EvaluationPlan:
         mean_tokens_per_row=40,
         settings=SETTINGS,
         kept_share=early_exit.kept_share(),
-        kept_at=early_exit.kept_at,
         enough_rows=16,
-        **{"milestones": early_exit.milestones, **keys},
+        **{"milestones": early_exit.milestones, "kept_at": early_exit.kept_at, **keys},
     )
 
 
@@ -159,6 +158,17 @@ def test_a_short_sweep_keeps_its_share_by_fewer_times_and_then_fewer_rows() -> N
     # trained on
     expected = 0.5 * 8 * (1 + 0.4 + 0.15 + 0.099) / (320 * (0.05 + 0.4 * 0.15 + 0.15 * 0.45 + 0.099 * 0.35))
     assert plan.cost_fraction == pytest.approx(expected, rel=0.03)
+
+
+def test_trials_that_are_evaluated_at_one_share_ask_for_it_once() -> None:
+    asked: list[float] = []
+
+    def kept_at(share: float) -> float:
+        asked.append(share)
+        return EarlyExitSettings().kept_at(share)
+
+    assert planned(short_sweep(), min_rows=8, kept_at=kept_at) == planned(short_sweep(), min_rows=8)
+    assert len(asked) == len(set(asked)) > 10
 
 
 def test_times_are_left_out_before_rows() -> None:

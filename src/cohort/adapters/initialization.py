@@ -80,7 +80,7 @@ def initial_weights(
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora_A", name))
         bound = 1.0 / math.sqrt(in_features // nblocks)
         if nblocks == 1 and dtype is torch.float32 and spec.init_lora_weights != "gaussian":
-            # the numbers of a draw follow one another by row wherever they lie; normal ones do not
+            # drawn one by one in the order of rows, whatever the strides; normal ones of contiguous memory are not
             rows_rD[:r, columns.a].uniform_(-bound, bound, generator=generator)
             return
         drawn_rK = torch.empty(r, in_features // nblocks)

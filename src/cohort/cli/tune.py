@@ -62,7 +62,7 @@ def tune(
             from cohort.machine.compile_ahead.fork_server import begin_fork_server
             from cohort.machine.cuda_driver import begin_cuda_driver
 
-            # it imports what takes this process the next seconds
+            # both take as long as what this process imports next
             begin_fork_server()
             begin_cuda_driver()
         with imports_uncollected("cohort.prepare.fitting_task"):

@@ -1,7 +1,7 @@
 """NVIDIA's driver, started while this process imports what will use it.
 
-It takes 0.2 s to start. torch starts it with its first question about GPUs, holding the interpreter's lock, so that no
-thread of this process does anything meanwhile. Nothing here imports torch.
+It takes 0.2 s to start, and seconds where nothing keeps it loaded. torch starts it with its first question about GPUs,
+holding the interpreter's lock, so that no thread of this process does anything meanwhile. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def may_have_gpu(driver: Path = DRIVER_FILE) -> bool:
 
 
 def begin_cuda_driver(driver: Path = DRIVER_FILE) -> Future[int] | None:
-    """Start the driver in a thread where there may be a GPU; what goes wrong is told by torch, which asks again.
+    """Start the driver in a thread where there may be a GPU. An error is left to torch, which starts the driver again.
 
-    It takes no memory of a GPU. What the driver reads from the environment has to be set before.
+    It takes no memory of a GPU, but the process has the device files open from then on, also for a task that will
+    train on the CPU. What the driver reads from the environment has to be set before.
 
     Returns:
         The driver's answer, 0 for success; None where nothing was begun.

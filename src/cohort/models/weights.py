@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.process.short_turns import short_turns
 from cohort.core.source_location import Place
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.bridge.loading import load_bridged
@@ -146,7 +148,9 @@ def load_decoder(
             most_ahead=most_ahead,
         )
     read = refusing_non_finite(read if stop is None else _until(stop, read), stored)
-    tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
+    # threads copy meanwhile, next to one that prepares a run
+    with short_turns() if most_ahead else contextlib.nullcontext():
+        tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
     if cache is not None and disassemble is not None:
         write_behind(cache, layout, products, disassemble=disassemble, device=device)
     ring = None if streaming is None else streaming.ring()

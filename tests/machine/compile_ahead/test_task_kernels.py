@@ -70,14 +70,16 @@ def test_kernels_of_an_earlier_start_are_loaded_while_weights_are_read(
     launched: list[str] = []
     monkeypatch.setattr(kernels, "launch_once", lambda decoder, **_: launched.append(decoder))
     with warm_up("cuda", say=str, workers=Workers(), quantization=quantization) as found:
-        found.load(is_enough=bool)
+        found.load(is_enough=lambda: False)
     assert launched == [], "they are being compiled"
     mark(on_gpu / "cohort-0.compiled")
     with warm_up("cuda", say=str, quantization=quantization) as found:
-        found.load(is_enough=bool)
+        found.load(is_enough=lambda: True)
+        assert launched == [], "the weights are there"
+        found.load(is_enough=lambda: False)
     assert launched == ["stand-in"] * is_loaded
     with warm_up("cpu", say=str) as found:
-        found.load(is_enough=bool)
+        found.load(is_enough=lambda: False)
 
     def refused(*_: object, **__: object) -> None:
         raise RuntimeError("no room")
@@ -85,7 +87,7 @@ def test_kernels_of_an_earlier_start_are_loaded_while_weights_are_read(
     # the passes load them
     monkeypatch.setattr(kernels, "launch_once", refused)
     with warm_up("cuda", say=str) as found:
-        found.load(is_enough=bool)
+        found.load(is_enough=lambda: False)
     assert len(launched) == is_loaded
 
 

@@ -1,8 +1,8 @@
-"""Shorter turns at the interpreter's lock, for threads that often ask for it and hold it hardly.
+"""Shorter turns at the interpreter's lock, for threads that need it often and briefly.
 
 A thread that asks waits up to a whole turn, 5 ms, while another computes in Python. Six threads that copied 16 GB in
-blocks of 16 MB, with five questions a block, waited most of their time: 6 GB/s next to a thread that computes, where
-the copies alone would take a fifth of it.
+blocks of 16 MB, asking five times a block, waited most of their time next to such a thread: 6 GB/s, where one alone
+copies 7. How long a turn is belongs to the process; who sets it for good does so outside of these blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 __all__ = ["TURN_SECONDS", "short_turns"]
 
-# a copy of 16 MB takes 3 ms: a few waits of a turn take no longer, and who computes is interrupted no more often
+# a copy of 16 MB takes 3 ms, so a few waits of this length cost no more than the copy
 TURN_SECONDS = 0.0005
 
 _lock = threading.Lock()

@@ -1,6 +1,7 @@
 """Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once.
 
-One size has every kind of pass; the others have those that can choose other tiles there.
+One size has every kind of pass; the others have those that can choose other tiles there. Where kernels are compiled
+already, :func:`launch_once` launches them, which loads them.
 """
 
 from __future__ import annotations
@@ -141,12 +142,14 @@ def launch_once(
         usual: Tokens of a usual row.
         pass_tokens: Sizes of passes.
         numerics: Those of the passes.
-        is_enough: Asked before each pass: where it says so, kernels are left to the passes that need them.
+        is_enough: Asked before each pass; once it is true, kernels are left to the passes that need them.
     """
     # where one trial of a pass has dropout, kernels with dropout serve all
     plain = [spec for spec in adapters if not spec.lora_dropout]
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=AdapterLayout(dict(target_linears))):
         for specs in ([plain] if plain else []) + ([list(adapters)] if len(plain) < len(adapters) else []):
+            if is_enough():
+                break
             _run(
                 decoder,
                 specs,
@@ -223,8 +226,6 @@ def _run(
     asks_blas: bool = False,
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    if is_enough():
-        return
     executor = Executor(
         decoder,
         target_linears=target_linears,
@@ -245,6 +246,8 @@ def _run(
     recorded = CapturedPasses(decoder, executor.bank, most_rows=max(sizes))
     drops = any(spec.lora_dropout > 0 for spec in specs)
     for tokens, passes in sizes.items():
+        if is_enough():
+            return
         lengths = _lengths(tokens, usual=usual, num_trials=len(specs))
         each = len(lengths)
         rows = probe_rows(ProbePass(r=1, lengths=lengths), vocabulary=decoder.config.vocab_size)

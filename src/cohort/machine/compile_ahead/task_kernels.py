@@ -142,11 +142,11 @@ class KernelWarmUp:
         code. Those of a first step take a second, in which a GPU would wait.
 
         Args:
-            is_enough: Whether the weights are there: passes of theirs load the other kernels, and compute as well.
+            is_enough: Returns whether the weights are there. Then the first real passes load the remaining kernels.
         """
         if self._marker is None or self._compiler is not None or self._model.config.bridged is not None:
             return
-        if self._machine.quantization != PLAIN.name:
+        if self._machine.quantization != PLAIN.name or is_enough():
             return
         # whatever is wrong: the pass that needs a kernel loads it, or raises by itself
         with contextlib.suppress(Exception):

@@ -301,7 +301,7 @@ def _end_with_caller() -> None:
 def _import_triton() -> None:
     # a worker must not take memory of the GPU
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # a launch would read what the machine code was made of as well, four times as many bytes
+    # without the intermediate texts (ttir, ttgir, llir, ptx) a first launch reads only what it needs
     os.environ.setdefault("TRITON_STORE_BINARY_ONLY", "1")
     for module in ("triton", "cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton"):
         importlib.import_module(module)

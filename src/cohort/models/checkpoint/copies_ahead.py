@@ -2,7 +2,7 @@
 
 One thread that copies pageable memory moves 5 GB/s to a GPU, which takes ten times as much; the file's pages come from
 the host's memory where another process or a digest has just read them. A thread asks for the interpreter's lock a few
-times for each block, next to one that computes in Python: turns at it are short meanwhile.
+times for each block, so whoever loads next to a thread that computes in Python shortens its turns.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from cohort.core.process.short_turns import short_turns
 
 __all__ = ["CopiesAhead", "OwnCopies"]
 
@@ -33,21 +30,19 @@ class CopiesAhead:
         count = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
         self._threads = ThreadPoolExecutor(max_workers=count, thread_name_prefix="cohort-weights")
         self._of_thread = threading.local()
-        self._turns = ExitStack()
 
     def __enter__(self) -> CopiesAhead:
-        self._turns.enter_context(short_turns())
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._turns:
-            self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     def begin(self, target: Tensor, source: Tensor) -> Future[None]:
         """Begin to copy ``source``, a host tensor, into ``target`` of the same dtype and shape, both contiguous.
 
         The copy is done, on the device too, once the future is.
         """
+        assert target.nbytes == source.nbytes, "a part would be left out"
         # the memory of the target may have been something else's, which the device is still at
         ready = torch.cuda.current_stream(target.device).record_event() if target.is_cuda else None
         return self._threads.submit(self._copy, target, source, ready)
@@ -60,17 +55,20 @@ class CopiesAhead:
         stream, blocks = self._stream_and_blocks(target.device)
         with torch.cuda.stream(stream):
             ready.wait()
-            # each call of torch may ask for the interpreter's lock: few of them for a block
-            for number, part in enumerate(to_bytes.split(BLOCK_BYTES)):
-                block, taken = blocks[number % len(blocks)]
-                if number >= len(blocks):
-                    taken.synchronize()
-                num_bytes, start = len(part), number * BLOCK_BYTES
-                # not by torch, each of whose threads would call all cores together for it
-                np.copyto(block.numpy()[:num_bytes], from_bytes[start : start + num_bytes])
-                part.copy_(block if num_bytes == BLOCK_BYTES else block[:num_bytes], non_blocking=True)
-                taken.record()
-            stream.synchronize()
+            try:
+                # each call of torch may ask for the interpreter's lock: few of them for a block
+                for number, part in enumerate(to_bytes.split(BLOCK_BYTES)):
+                    block, taken = blocks[number % len(blocks)]
+                    # the device has taken the blocks of the tensor before
+                    if number >= len(blocks):
+                        taken.synchronize()
+                    num_bytes, start = len(part), number * BLOCK_BYTES
+                    # not by torch, each of whose threads would call all cores together for it
+                    np.copyto(block.numpy()[:num_bytes], from_bytes[start : start + num_bytes])
+                    part.copy_(block if num_bytes == BLOCK_BYTES else block[:num_bytes], non_blocking=True)
+                    taken.record()
+            finally:
+                stream.synchronize()
 
     def _stream_and_blocks(
         self, device: torch.device
