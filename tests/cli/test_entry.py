@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,30 @@ def test_an_error_that_nobody_caught_ends_as_python_does() -> None:
     assert found.returncode == 1
     assert found.stderr.endswith("ValueError: wrong\n")
     assert found.stdout.endswith("at the end\ntaken apart\n")
+
+
+@pytest.mark.parametrize("module", ["cohort.cli.main", "cohort.prepare.fitting_task", "cohort.engine.tune"])
+@pytest.mark.parametrize(("number", "word"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
+def test_a_signal_in_an_import_ends_it_with_a_word(
+    module: str, number: int, word: str, task: Path, tmp_path: Path
+) -> None:
+    program = f"""
+import signal, sys
+
+class Arriving:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            signal.raise_signal({number})
+
+sys.meta_path.insert(0, Arriving())
+from cohort.cli.entry import command
+command()
+"""
+    command = [sys.executable, "-c", program, "tune", str(task), "-o", str(tmp_path / "run")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (128 + number, "")
+    assert found.stderr == f"interrupted by {word} before anything was begun\n"
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_module_is_the_command() -> None:

@@ -47,6 +47,13 @@ def test_an_exception_becomes_a_message_and_a_code(
     assert shown.out == ""
 
 
+def test_an_interruption_that_was_wrapped_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught, exits():
+        raise RuntimeError("Error calling __set_name__") from Interrupted(signal.SIGTERM)
+    assert caught.value.exit_code == 143
+    assert capsys.readouterr().err.startswith("interrupted by SIGTERM")
+
+
 def test_our_own_bugs_are_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError), exits():
         _ = 1 / 0

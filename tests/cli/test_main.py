@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,24 @@ def test_characters_that_an_output_lacks_are_printed_as_escapes(monkeypatch: pyt
     print("\u27e6é\u27e7 \u2514\u2500 \u4e2d")
     output.seek(0)
     assert output.read().endswith("[[é]] +- \\u4e2d\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("when", ["build_app", "PlainGroup.parse_args", "PlainGroup.resolve_command"])
+def test_a_signal_before_a_verb_guards_itself_has_its_code_and_a_word(
+    when: str,
+    number: signal.Signals,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def arrives(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(f"cohort.cli.main.{when}", arrives)
+    assert run("status", "runs/first") == code
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert capsys.readouterr().err == f"interrupted by {name}\n"
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ import os
 import sys
 from typing import NoReturn
 
+from cohort.core.process.interrupts import ending_at_once
+
 __all__ = ["command"]
 
 # of this process, once its command has ended: what runs at the end of a process takes no arguments
@@ -24,7 +26,8 @@ def command() -> NoReturn:
     """Run the command line of this process, and end it with its exit code."""
     # the first that is registered is the last to run: threads have ended by then, and so has what others registered
     atexit.register(_leave)
-    from cohort.cli.main import main
+    with ending_at_once():
+        from cohort.cli.main import main
 
     try:
         main()

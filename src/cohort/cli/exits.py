@@ -24,7 +24,7 @@ import typer
 
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
-from cohort.core.process.interrupts import Interrupted, signal_of
+from cohort.core.process.interrupts import Interrupted, interruption_behind, signal_of
 
 __all__ = [
     "EXIT_FAILED",
@@ -34,6 +34,7 @@ __all__ = [
     "exits",
     "format_input_error",
     "interrupted_code",
+    "interruption_words",
     "leave_for_torchrun",
 ]
 
@@ -92,7 +93,7 @@ def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tu
         # a run that another process works on is none either: `cohort tune` calls it wrong input, too
         return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError | InUseError) else EXIT_FAILED
     if isinstance(error, KeyboardInterrupt):
-        return _interruption(error, resume=resume, is_again=is_again), interrupted_code(error)
+        return interruption_words(error, resume=resume, is_again=is_again), interrupted_code(error)
     if not isinstance(error, OSError):
         return None
     # output outlives its reader: it is another process of the command that ended
@@ -118,8 +119,8 @@ def interrupted_code(error: KeyboardInterrupt) -> int:
     return _EXIT_SIGNAL + signal_of(error)
 
 
-def _interruption(error: KeyboardInterrupt, *, resume: Path | None, is_again: bool) -> str:
-    """Return what was stopped by what, what is saved, and how to go on."""
+def interruption_words(error: KeyboardInterrupt, *, resume: Path | None = None, is_again: bool = False) -> str:
+    """Return what was stopped by what, what is saved, and how to go on; the arguments are those of :func:`exits`."""
     number = signal_of(error)
     by = "Ctrl-C" if number is signal.SIGINT else number.name
     if resume is None:
@@ -162,7 +163,9 @@ def exits(
     """
     try:
         yield
-    except (CohortError, OSError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as raised:
+        # a signal within an import
+        error = interruption_behind(raised) or raised
         found = _message(error, resume=resume, is_again=is_again)
         if found is None:
             raise

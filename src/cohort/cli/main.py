@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -20,7 +20,7 @@ from cohort.cli.check import check
 from cohort.cli.dashboard import dashboard
 from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
-from cohort.cli.exits import interrupted_code
+from cohort.cli.exits import interrupted_code, interruption_words
 from cohort.cli.hosted.keys import build_keys_app
 from cohort.cli.hosted.service import service
 from cohort.cli.hosted.submit import submit
@@ -35,7 +35,8 @@ from cohort.cli.serve import serve
 from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
-from cohort.core.process.interrupts import interrupting, uninterrupted
+from cohort.cli.work_ahead import end_work_ahead
+from cohort.core.process.interrupts import interrupting, interruption_behind, uninterrupted
 from cohort.core.process.lost_readers import outliving_readers
 from cohort.version import __version__
 
@@ -103,17 +104,6 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _end_work_ahead() -> None:
-    """End what nothing waits for any more: Python would wait until all kernels are compiled."""
-    # modules that were not imported have started nothing
-    if (workers := sys.modules.get("cohort.machine.compile_ahead.workers")) is not None:
-        workers.end_compiling()
-    if (fork_server := sys.modules.get("cohort.machine.compile_ahead.fork_server")) is not None:
-        fork_server.end_fork_server()
-    if (rows_ahead := sys.modules.get("cohort.prepare.rows.ahead")) is not None:
-        rows_ahead.end_rows_ahead()
-
-
 def _print_what_can_be_printed() -> None:
     """Print characters that the output's encoding lacks as escapes, and lines of drawings as dashes and bars."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -142,6 +132,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
                 finally:
                     with uninterrupted():
-                        _end_work_ahead()
+                        end_work_ahead()
         except KeyboardInterrupt as error:
-            sys.exit(interrupted_code(error))
+            _end_interrupted(error)
+        except SystemExit as leaving:
+            # Typer ends so, without a word, where a signal comes while it reads the arguments
+            ended = leaving.__context__
+            if ended is not None and (interruption := interruption_behind(ended)) is not None:
+                _end_interrupted(interruption)
+            raise
+
+
+def _end_interrupted(error: KeyboardInterrupt) -> NoReturn:
+    print(interruption_words(error), file=sys.stderr)
+    sys.exit(interrupted_code(error))

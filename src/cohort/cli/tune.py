@@ -18,7 +18,9 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
+from cohort.cli.work_ahead import end_work_ahead
 from cohort.core.process.gc_off import imports_uncollected
+from cohort.core.process.interrupts import ending_at_once
 
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions
@@ -65,7 +67,7 @@ def tune(
             # both take as long as what this process imports next
             begin_fork_server()
             begin_cuda_driver()
-        with imports_uncollected("cohort.prepare.fitting_task"):
+        with ending_at_once(end_work_ahead), imports_uncollected("cohort.prepare.fitting_task"):
             from cohort.prepare.rows.ahead import begin_rows_ahead
 
             # before what follows imports torch
@@ -84,11 +86,13 @@ def tune(
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         if occupied is not None:
             raise InputError(occupied)
+        with ending_at_once(end_work_ahead), imports_uncollected("cohort.engine.tune"):
+            import cohort.engine.tune  # noqa: F401 - what follows imports it
+            from cohort.cli.tables.run_results import print_results
+
         refuse_other_number(loaded, ranks)
         refuse_own_recovery(ranks, on_lost_gpu)
         announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, loaded))
-        from cohort.cli.tables.run_results import print_results
-
         existing = on_existing if holds_run else "error"
         _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
         is_worse = print_results(run_directory, as_json=as_json)
@@ -110,10 +114,9 @@ def _train(
     task: TaskFile, directory: RunDirectory, *, existing: OnExisting, ranks: LaunchedRanks | None, most_losses: int
 ) -> None:
     """Train ``task`` in ``directory``, which holds a run to continue or remove unless ``existing`` is ``error``."""
-    with imports_uncollected("cohort.engine.tune"):
-        from cohort.cli.terminal.progress import RUN_VIEW, watching
-        from cohort.engine.recovery import train_despite_losses
-        from cohort.engine.tune import tune as tune_task
+    from cohort.cli.terminal.progress import RUN_VIEW, watching
+    from cohort.engine.recovery import train_despite_losses
+    from cohort.engine.tune import tune as tune_task
 
     with watching(RUN_VIEW) as watcher:
         for note in task.notes():

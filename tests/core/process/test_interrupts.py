@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from cohort.core.process.interrupts import Interrupted, StopRequest, interrupting, signal_of, stopping_gently
+from cohort.core.process.interrupts import (
+    Interrupted,
+    StopRequest,
+    interrupting,
+    interruption_behind,
+    signal_of,
+    stopping_gently,
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -84,3 +93,69 @@ def test_a_process_under_nohup_goes_on_without_its_terminal() -> None:
             assert not stop.is_set()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_drops_stops_the_next_run() -> None:
+    class Dropping:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    stop = StopRequest()
+    with interrupting():
+        with stopping_gently(stop):
+            assert not stop.is_set()
+        Dropping()
+        with stopping_gently(stop):
+            assert stop.is_set()
+    assert signal_of(stop.error()) is signal.SIGTERM
+    again = StopRequest()
+    with interrupting(), stopping_gently(again):
+        assert not again.is_set(), "of another block"
+
+
+def test_an_interruption_is_found_behind_what_was_made_of_it() -> None:
+    interrupted = Interrupted(signal.SIGTERM)
+    wrapped, twice, other = RuntimeError("of a class"), ImportError("of a module"), ValueError("while it was handled")
+    wrapped.__cause__, twice.__cause__, other.__context__ = interrupted, wrapped, interrupted
+    assert interruption_behind(wrapped) is interrupted
+    assert interruption_behind(twice) is interrupted
+    assert interruption_behind(other) is None
+    assert interruption_behind(interrupted) is None
+
+
+@pytest.mark.parametrize("outer", ["interrupting()", "nullcontext()"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_imports_are_not_interrupted_but_ended(number: signal.Signals, outer: str) -> None:
+    program = f"""
+import signal
+from contextlib import nullcontext
+from cohort.core.process.interrupts import ending_at_once, interrupting
+
+with {outer}:
+    with ending_at_once():
+        pass
+    with ending_at_once(lambda: print("last", flush=True)):
+        try:
+            signal.raise_signal({int(number)})
+        finally:
+            print("raised", flush=True)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert (found.returncode, found.stdout) == (128 + number, "last\n")
+    assert found.stderr == f"interrupted by {name} before anything was begun\n"
+
+
+def test_what_is_ignored_does_not_end_imports_either() -> None:
+    program = """
+import signal
+from cohort.core.process.interrupts import ending_at_once
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with ending_at_once():
+    signal.raise_signal(signal.SIGINT)
+print("imported")
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "imported\n")

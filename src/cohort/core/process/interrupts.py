@@ -6,11 +6,26 @@ While a run trains they are a request to stop at the next step boundary; anywher
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
-__all__ = ["Interrupted", "StopRequest", "interrupting", "signal_of", "stopping_gently", "uninterrupted"]
+__all__ = [
+    "Interrupted",
+    "StopRequest",
+    "ending_at_once",
+    "interrupting",
+    "interruption_behind",
+    "signal_of",
+    "stopping_gently",
+    "uninterrupted",
+]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGINT has Python's handler from the start, the others have the system's, which ends the process without a word
+_OF_A_NEW_PROCESS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,6 +44,14 @@ class Interrupted(KeyboardInterrupt):
 def signal_of(error: KeyboardInterrupt) -> signal.Signals:
     """Return the signal that raised ``error``; Python's own handler is that of SIGINT."""
     return error.number if isinstance(error, Interrupted) else signal.SIGINT
+
+
+def interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interruption that an error was made of, as a class does with what its parts raise; None for others."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause
 
 
 class StopRequest:
@@ -56,21 +79,52 @@ class StopRequest:
         return Interrupted(signal.SIGINT if self._number is None else self._number)
 
 
+class _Interrupts:
+    """A handler that raises each signal and remembers the first.
+
+    Python prints and drops what a finalizer or the callback of a weak reference raises, and imports have many of both.
+    """
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+
+    def __call__(self, number: int, _frame: object) -> NoReturn:
+        is_at_once = self.first is not None
+        self.first = signal.Signals(number) if self.first is None else self.first
+        raise Interrupted(number, is_at_once=is_at_once)
+
+
 @contextlib.contextmanager
 def interrupting() -> Iterator[None]:
     """Inside the block, SIGTERM and SIGHUP interrupt as Ctrl-C does, and each of the three tells which it was.
 
-    Where one is ignored or handled already, it stays so.
+    Where one is ignored or handled already, it stays so. One that is lost stops the next run (:func:`stopping_gently`).
     """
-    has_come = False
+    with _handled(_Interrupts(), replaces=_OF_A_NEW_PROCESS):
+        yield
+
+
+@contextlib.contextmanager
+def ending_at_once(last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the process with a word: for imports, before anything is begun.
+
+    An import may wrap what is raised in it, lose it, or end the process by the system's abort where a library's own
+    code does not expect it. Where a signal is ignored, or handled by others, it stays so.
+
+    Args:
+        last: What is left to do before the process ends.
+    """
 
     def handle(number: int, _frame: object) -> None:
-        nonlocal has_come
-        is_at_once, has_come = has_come, True
-        raise Interrupted(number, is_at_once=is_at_once)
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        # not by print, whose lock may be held
+        os.write(2, f"interrupted by {name} before anything was begun\n".encode())
+        try:
+            last()
+        finally:
+            os._exit(128 + number)
 
-    # SIGINT has Python's handler from the start, the others have the system's, which ends the process without a word
-    with _handled(handle, replaces=(signal.SIG_DFL, signal.default_int_handler)):
+    with _handled(handle, replaces=_OF_A_NEW_PROCESS, replaces_interrupts=True):
         yield
 
 
@@ -85,7 +139,8 @@ def uninterrupted() -> Iterator[None]:
 def stopping_gently(stop: StopRequest) -> Iterator[None]:
     """Inside the block, Ctrl-C, SIGTERM and SIGHUP set ``stop``; a second one interrupts at once.
 
-    A process that ignores SIGHUP, as under ``nohup``, keeps ignoring it.
+    So does one that came before and was lost (:func:`interrupting`). A process that ignores SIGHUP, as under ``nohup``,
+    keeps ignoring it.
     """
 
     def handle(number: int, _frame: object) -> None:
@@ -93,22 +148,28 @@ def stopping_gently(stop: StopRequest) -> Iterator[None]:
             raise Interrupted(number, is_at_once=True)
         stop.set(number)
 
+    for handler in map(signal.getsignal, _SIGNALS):
+        if isinstance(handler, _Interrupts) and handler.first is not None:
+            stop.set(handler.first)
     with _handled(handle):
         yield
 
 
 @contextlib.contextmanager
-def _handled(handle: object, *, replaces: tuple[object, ...] | None = None) -> Iterator[None]:
-    """Install a handler within; ``replaces``: only in the place of these."""
+def _handled(
+    handle: object, *, replaces: tuple[object, ...] | None = None, replaces_interrupts: bool = False
+) -> Iterator[None]:
+    """Install a handler within; ``replaces``: only in the place of these, or of :class:`_Interrupts` if that is set."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         found = signal.getsignal(number)
         # an ssh connection that breaks sends SIGHUP; nohup asks to train on
         is_ignored = number == signal.SIGHUP and found is signal.SIG_IGN
-        if not is_ignored and (replaces is None or found in replaces):
+        is_replaced = replaces is None or found in replaces or (replaces_interrupts and isinstance(found, _Interrupts))
+        if not is_ignored and is_replaced:
             before[number] = signal.signal(number, handle)  # type: ignore[arg-type]
     try:
         yield
