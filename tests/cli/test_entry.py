@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -58,11 +59,8 @@ def test_an_error_that_nobody_caught_ends_as_python_does() -> None:
     assert found.stdout.endswith("at the end\ntaken apart\n")
 
 
-@pytest.mark.parametrize("module", ["cohort.cli.main", "cohort.prepare.fitting_task", "cohort.engine.tune"])
-@pytest.mark.parametrize(("number", "word"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
-def test_a_signal_in_an_import_ends_it_with_a_word(
-    module: str, number: int, word: str, task: Path, tmp_path: Path
-) -> None:
+def signalled(module: str, number: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command; a signal comes as ``module`` is imported."""
     program = f"""
 import signal, sys
 
@@ -75,11 +73,32 @@ sys.meta_path.insert(0, Arriving())
 from cohort.cli.entry import command
 command()
 """
-    command = [sys.executable, "-c", program, "tune", str(task), "-o", str(tmp_path / "run")]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["cohort.cli.main", "cohort.prepare.fitting_task", "cohort.engine.tune"])
+@pytest.mark.parametrize(("number", "word"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
+def test_a_signal_in_an_import_ends_it_with_a_word(
+    module: str, number: int, word: str, task: Path, tmp_path: Path
+) -> None:
+    found = signalled(module, number, "tune", task, "-o", tmp_path / "run")
     assert (found.returncode, found.stdout) == (128 + number, "")
-    assert found.stderr == f"interrupted by {word} before anything was begun\n"
+    assert found.stderr.startswith(f"interrupted by {word} before anything was begun")
+    assert len(found.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("module", ["cohort.prepare.fitting_task", "cohort.engine.tune"])
+def test_a_run_that_is_continued_is_not_said_to_have_begun_nothing(module: str, folder: Path) -> None:
+    words = ("tune", folder / "task.yaml", "-o", folder / "run", "--on-existing", "resume")
+    found = signalled(module, 15, *words)
+    assert (found.returncode, found.stdout) == (143, "")
+    assert "the state is saved" in found.stderr
+    assert f"cohort resume {folder / 'run'}" in found.stderr
+    found = signalled(module, 15, *words, "--json")
+    assert json.loads(found.stdout)["error"]["exit_code"] == 143
+    assert found.stderr == ""
 
 
 def test_the_module_is_the_command() -> None:

@@ -22,15 +22,17 @@ from typing import NoReturn
 
 import typer
 
+from cohort.cli.work_ahead import end_work_ahead
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
-from cohort.core.process.interrupts import Interrupted, interruption_behind, signal_of
+from cohort.core.process.interrupts import Interrupted, ending_at_once, interruption_behind, signal_of
 
 __all__ = [
     "EXIT_FAILED",
     "EXIT_INPUT",
     "EXIT_WORSE",
     "end_as_worse",
+    "ending_imports",
     "exits",
     "format_input_error",
     "interrupted_code",
@@ -164,20 +166,41 @@ def exits(
     try:
         yield
     except (Exception, KeyboardInterrupt) as raised:
-        # a signal within an import
+        # a signal may be named as another error's cause
         error = interruption_behind(raised) or raised
         found = _message(error, resume=resume, is_again=is_again)
         if found is None:
             raise
         text, code = found
-        leave_for_torchrun(text)
         if debug:
             traceback.print_exception(error, file=sys.stderr)
-        if as_json:
-            print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
-        else:
-            print(text, file=sys.stderr)
+        _print_error(error, text, code=code, as_json=as_json)
         raise typer.Exit(code) from None
+
+
+@contextmanager
+def ending_imports(*, as_json: bool = False, resume: Path | None = None) -> Iterator[None]:
+    """Let a signal end the process while modules are imported, with the words that :func:`exits` would have for it."""
+
+    def tell(error: Interrupted) -> None:
+        try:
+            text = interruption_words(error, resume=resume)
+            _print_error(error, text, code=interrupted_code(error), as_json=as_json)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            end_work_ahead()
+
+    with ending_at_once(tell):
+        yield
+
+
+def _print_error(error: BaseException, text: str, *, code: int, as_json: bool) -> None:
+    leave_for_torchrun(text)
+    if as_json:
+        print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
+    else:
+        print(text, file=sys.stderr)
 
 
 def leave_for_torchrun(text: str) -> None:

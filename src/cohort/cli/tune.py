@@ -10,7 +10,7 @@ import typer
 
 from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
-from cohort.cli.exits import end_as_worse, exits
+from cohort.cli.exits import end_as_worse, ending_imports, exits
 from cohort.cli.launched_ranks import (
     launched_ranks,
     most_losses,
@@ -18,9 +18,7 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
-from cohort.cli.work_ahead import end_work_ahead
 from cohort.core.process.gc_off import imports_uncollected
-from cohort.core.process.interrupts import ending_at_once
 
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions
@@ -64,10 +62,9 @@ def tune(
             from cohort.machine.compile_ahead.fork_server import begin_fork_server
             from cohort.machine.cuda_driver import begin_cuda_driver
 
-            # both take as long as what this process imports next
             begin_fork_server()
             begin_cuda_driver()
-        with ending_at_once(end_work_ahead), imports_uncollected("cohort.prepare.fitting_task"):
+        with ending_imports(as_json=as_json, resume=run_directory), imports_uncollected("cohort.prepare.fitting_task"):
             from cohort.prepare.rows.ahead import begin_rows_ahead
 
             # before what follows imports torch
@@ -86,13 +83,13 @@ def tune(
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         if occupied is not None:
             raise InputError(occupied)
-        with ending_at_once(end_work_ahead), imports_uncollected("cohort.engine.tune"):
-            import cohort.engine.tune  # noqa: F401 - what follows imports it
-            from cohort.cli.tables.run_results import print_results
-
         refuse_other_number(loaded, ranks)
         refuse_own_recovery(ranks, on_lost_gpu)
+        with ending_imports(as_json=as_json, resume=run_directory), imports_uncollected("cohort.engine.tune"):
+            import cohort.engine.tune  # noqa: F401 - what follows imports it
         announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, loaded))
+        from cohort.cli.tables.run_results import print_results
+
         existing = on_existing if holds_run else "error"
         _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
         is_worse = print_results(run_directory, as_json=as_json)

@@ -95,25 +95,6 @@ def test_a_process_under_nohup_goes_on_without_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_python_drops_stops_the_next_run() -> None:
-    class Dropping:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-    stop = StopRequest()
-    with interrupting():
-        with stopping_gently(stop):
-            assert not stop.is_set()
-        Dropping()
-        with stopping_gently(stop):
-            assert stop.is_set()
-    assert signal_of(stop.error()) is signal.SIGTERM
-    again = StopRequest()
-    with interrupting(), stopping_gently(again):
-        assert not again.is_set(), "of another block"
-
-
 def test_an_interruption_is_found_behind_what_was_made_of_it() -> None:
     interrupted = Interrupted(signal.SIGTERM)
     wrapped, twice, other = RuntimeError("of a class"), ImportError("of a module"), ValueError("while it was handled")
@@ -132,19 +113,37 @@ import signal
 from contextlib import nullcontext
 from cohort.core.process.interrupts import ending_at_once, interrupting
 
+def tell(error):
+    signal.raise_signal(signal.SIGTERM)
+    print(error.number.name, flush=True)
+    raise OSError("the terminal is gone")
+
 with {outer}:
     with ending_at_once():
         pass
-    with ending_at_once(lambda: print("last", flush=True)):
+    with ending_at_once(tell):
         try:
             signal.raise_signal({int(number)})
         finally:
             print("raised", flush=True)
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert (found.returncode, found.stdout) == (128 + number, "last\n")
-    assert found.stderr == f"interrupted by {name} before anything was begun\n"
+    assert (found.returncode, found.stdout, found.stderr) == (128 + number, f"{number.name}\n", "")
+
+
+@pytest.mark.parametrize("stderr", ["sys.stderr", "None", "open('/dev/full', 'w')"])
+def test_words_that_cannot_be_written_change_no_code(stderr: str) -> None:
+    program = f"""
+import signal, sys
+from cohort.core.process.interrupts import ending_at_once
+
+sys.stderr = {stderr}
+with ending_at_once():
+    signal.raise_signal(signal.SIGHUP)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    said = "interrupted by SIGHUP before anything was begun\n" * (stderr == "sys.stderr")
+    assert (found.returncode, found.stderr) == (129, said)
 
 
 def test_what_is_ignored_does_not_end_imports_either() -> None:

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and the end of a terminal (SIGHUP) do the same: a run stops, with what it has reached saved.
 
-While a run trains they are a request to stop at the next step boundary; anywhere else they interrupt.
+While a run trains they are a request to stop at the next step boundary. Elsewhere they interrupt; within imports they
+end the process.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -47,7 +49,7 @@ def signal_of(error: KeyboardInterrupt) -> signal.Signals:
 
 
 def interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the interruption that an error was made of, as a class does with what its parts raise; None for others."""
+    """Return the interruption that another error names as its cause, as Python does with some; None without one."""
     cause = error.__cause__
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__
@@ -80,17 +82,13 @@ class StopRequest:
 
 
 class _Interrupts:
-    """A handler that raises each signal and remembers the first.
-
-    Python prints and drops what a finalizer or the callback of a weak reference raises, and imports have many of both.
-    """
+    """A handler that raises each signal."""
 
     def __init__(self) -> None:
-        self.first: signal.Signals | None = None
+        self._has_come = False
 
     def __call__(self, number: int, _frame: object) -> NoReturn:
-        is_at_once = self.first is not None
-        self.first = signal.Signals(number) if self.first is None else self.first
+        is_at_once, self._has_come = self._has_come, True
         raise Interrupted(number, is_at_once=is_at_once)
 
 
@@ -98,34 +96,41 @@ class _Interrupts:
 def interrupting() -> Iterator[None]:
     """Inside the block, SIGTERM and SIGHUP interrupt as Ctrl-C does, and each of the three tells which it was.
 
-    Where one is ignored or handled already, it stays so. One that is lost stops the next run (:func:`stopping_gently`).
+    Where one is ignored or handled already, it stays so.
     """
     with _handled(_Interrupts(), replaces=_OF_A_NEW_PROCESS):
         yield
 
 
 @contextlib.contextmanager
-def ending_at_once(last: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the process with a word: for imports, before anything is begun.
+def ending_at_once(tell: Callable[[Interrupted], None] | None = None) -> Iterator[None]:
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the process, with their exit codes: for imports.
 
     An import may wrap what is raised in it, lose it, or end the process by the system's abort where a library's own
     code does not expect it. Where a signal is ignored, or handled by others, it stays so.
 
     Args:
-        last: What is left to do before the process ends.
+        tell: Says what was interrupted, and ends what the process has begun; None: a line on stderr.
     """
 
     def handle(number: int, _frame: object) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        # not by print, whose lock may be held
-        os.write(2, f"interrupted by {name} before anything was begun\n".encode())
-        try:
-            last()
-        finally:
-            os._exit(128 + number)
+        # no second one while this one is told
+        with uninterrupted():
+            try:
+                # whatever happens to the words, as where the terminal is gone
+                with contextlib.suppress(Exception):
+                    (tell or _tell)(Interrupted(number))
+            finally:
+                os._exit(128 + number)
 
     with _handled(handle, replaces=_OF_A_NEW_PROCESS, replaces_interrupts=True):
         yield
+
+
+def _tell(error: Interrupted) -> None:
+    name = "Ctrl-C" if error.number is signal.SIGINT else error.number.name
+    if sys.stderr is not None:
+        print(f"interrupted by {name} before anything was begun", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -139,8 +144,7 @@ def uninterrupted() -> Iterator[None]:
 def stopping_gently(stop: StopRequest) -> Iterator[None]:
     """Inside the block, Ctrl-C, SIGTERM and SIGHUP set ``stop``; a second one interrupts at once.
 
-    So does one that came before and was lost (:func:`interrupting`). A process that ignores SIGHUP, as under ``nohup``,
-    keeps ignoring it.
+    A process that ignores SIGHUP, as under ``nohup``, keeps ignoring it.
     """
 
     def handle(number: int, _frame: object) -> None:
@@ -148,9 +152,6 @@ def stopping_gently(stop: StopRequest) -> Iterator[None]:
             raise Interrupted(number, is_at_once=True)
         stop.set(number)
 
-    for handler in map(signal.getsignal, _SIGNALS):
-        if isinstance(handler, _Interrupts) and handler.first is not None:
-            stop.set(handler.first)
     with _handled(handle):
         yield
 

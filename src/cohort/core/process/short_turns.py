@@ -2,7 +2,7 @@
 
 A thread that asks waits up to a whole turn, 5 ms, while another computes in Python. Six threads that copied 16 GB in
 blocks of 16 MB, asking five times a block, waited most of their time next to such a thread: 6 GB/s, where one alone
-copies 7. How long a turn is belongs to the process; who sets it for good does so outside of these blocks.
+copies 7. The length of a turn belongs to the process: code that sets it for good does so outside of these blocks.
 """
 
 from __future__ import annotations

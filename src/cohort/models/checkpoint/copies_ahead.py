@@ -2,7 +2,7 @@
 
 One thread that copies pageable memory moves 5 GB/s to a GPU, which takes ten times as much; the file's pages come from
 the host's memory where another process or a digest has just read them. A thread asks for the interpreter's lock a few
-times for each block, so whoever loads next to a thread that computes in Python shortens its turns.
+times for each block, so a load next to a thread that computes in Python shortens its turns.
 """
 
 from __future__ import annotations
