@@ -48,6 +48,8 @@ _SWEEP_IS_REAL = (
     "the whole command: loading, exits by its own decisions, evaluation, files; random weights,"
     " {rows:.0f} rows of GSM8K's lengths and random words"
 )
+# behind a result's name: the same sweep on another host, in a file that holds others too
+_ELSEWHERE = "_fourth_host"
 README_ROWS: tuple[ReadmeRow, ...] = (
     ReadmeRow(
         results=("whole_sweep_1b",),
@@ -182,8 +184,7 @@ def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
         found["peft_fast_seconds"] = found["sweep_cold_seconds"] / found[ratio]
     if name.startswith("all_in_price"):
         found |= _all_in(result)
-        # the same sweep on another host, in a file that holds others too
-        if (other := results / f"{name}_fourth_host.json").exists():
+        if (other := results / f"{name}{_ELSEWHERE}.json").exists():
             elsewhere = _all_in(_read(other), num_rows=found.get("rows"))
             found |= {f"{key}_elsewhere": value for key, value in elsewhere.items()}
     if name.startswith("idle_share"):

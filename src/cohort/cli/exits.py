@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -25,7 +24,7 @@ import typer
 from cohort.cli.work_ahead import end_work_ahead
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
-from cohort.core.process.interrupts import Interrupted, ending_at_once, interruption_behind, signal_of
+from cohort.core.process.interrupts import Interrupted, ending_at_once, exit_code_of, interruption_behind, name_of
 
 __all__ = [
     "EXIT_FAILED",
@@ -35,7 +34,6 @@ __all__ = [
     "ending_imports",
     "exits",
     "format_input_error",
-    "interrupted_code",
     "interruption_words",
     "leave_for_torchrun",
 ]
@@ -43,8 +41,6 @@ __all__ = [
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_WORSE = 3
-# what a shell reports of a process that ended by a signal
-_EXIT_SIGNAL = 128
 # weights that do not match their configuration give a problem for each tensor: thousands
 _MOST_SHOWN = 50
 # an ``allowed`` above this many characters is printed once
@@ -95,7 +91,7 @@ def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tu
         # a run that another process works on is none either: `cohort tune` calls it wrong input, too
         return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError | InUseError) else EXIT_FAILED
     if isinstance(error, KeyboardInterrupt):
-        return interruption_words(error, resume=resume, is_again=is_again), interrupted_code(error)
+        return interruption_words(error, resume=resume, is_again=is_again), exit_code_of(error)
     if not isinstance(error, OSError):
         return None
     # output outlives its reader: it is another process of the command that ended
@@ -116,15 +112,9 @@ def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tu
     return None
 
 
-def interrupted_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code of a process that a signal stopped: 130 for Ctrl-C, 143 for SIGTERM, as shells count."""
-    return _EXIT_SIGNAL + signal_of(error)
-
-
 def interruption_words(error: KeyboardInterrupt, *, resume: Path | None = None, is_again: bool = False) -> str:
     """Return what was stopped by what, what is saved, and how to go on; the arguments are those of :func:`exits`."""
-    number = signal_of(error)
-    by = "Ctrl-C" if number is signal.SIGINT else number.name
+    by = name_of(error)
     if resume is None:
         return f"interrupted by {by}"
     go_on = f"To continue:\n\n    cohort resume {resume}\n"
@@ -185,7 +175,7 @@ def ending_imports(*, as_json: bool = False, resume: Path | None = None) -> Iter
     def tell(error: Interrupted) -> None:
         try:
             text = interruption_words(error, resume=resume)
-            _print_error(error, text, code=interrupted_code(error), as_json=as_json)
+            _print_error(error, text, code=exit_code_of(error), as_json=as_json)
             sys.stdout.flush()
             sys.stderr.flush()
         finally:

@@ -20,7 +20,7 @@ from cohort.cli.check import check
 from cohort.cli.dashboard import dashboard
 from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
-from cohort.cli.exits import interrupted_code, interruption_words
+from cohort.cli.exits import interruption_words
 from cohort.cli.hosted.keys import build_keys_app
 from cohort.cli.hosted.service import service
 from cohort.cli.hosted.submit import submit
@@ -36,7 +36,7 @@ from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
 from cohort.cli.work_ahead import end_work_ahead
-from cohort.core.process.interrupts import interrupting, interruption_behind, uninterrupted
+from cohort.core.process.interrupts import exit_code_of, interrupting, interruption_behind, uninterrupted
 from cohort.core.process.lost_readers import outliving_readers
 from cohort.version import __version__
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except KeyboardInterrupt as error:
             _end_interrupted(error)
         except SystemExit as leaving:
-            # Typer ends so, without a word, where a signal comes while it reads the arguments
+            # Typer ends so, without a word and as if each signal were Ctrl-C, where no verb guards itself yet
             ended = leaving.__context__
             if ended is not None and (interruption := interruption_behind(ended)) is not None:
                 _end_interrupted(interruption)
@@ -145,4 +145,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _end_interrupted(error: KeyboardInterrupt) -> NoReturn:
     print(interruption_words(error), file=sys.stderr)
-    sys.exit(interrupted_code(error))
+    sys.exit(exit_code_of(error))

@@ -37,10 +37,9 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.cli.exits import interrupted_code
 from cohort.cli.main import main as main_of_command_line
 from cohort.core.errors import InputError
-from cohort.core.process.interrupts import interrupting
+from cohort.core.process.interrupts import exit_code_of, interrupting
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.stopped.sent_signals import call_before, send_signal
@@ -131,7 +130,7 @@ def _child(command: dict[str, Any]) -> None:
     except SystemExit as end:
         status = int(end.code or 0)
     except KeyboardInterrupt as error:
-        status = interrupted_code(error)
+        status = exit_code_of(error)
     except InputError as error:
         print(error, file=sys.stderr)
         status = 2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from cohort.cli.exits import interrupted_code, interruption_words
 from cohort.core.input_values.validation_words import allowed_value
 
 __all__ = ["PlainGroup"]
@@ -20,7 +18,7 @@ class PlainGroup(TyperGroup):
     """A group of verbs that names the value, and what is allowed, where Typer passes on its validator's sentence."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; a signal outside of what it guards itself ends it as one within does.
+        """Run the verb.
 
         Raises:
             typer.BadParameter: a value is wrong.
@@ -33,10 +31,6 @@ class PlainGroup(TyperGroup):
             if entries is not None:
                 error.message = "; ".join(_sentence(entry) for entry in entries())
             raise
-        except KeyboardInterrupt as error:
-            # Typer would end without a word, and as if each signal were Ctrl-C
-            print(interruption_words(error), file=sys.stderr)
-            raise typer.Exit(interrupted_code(error)) from None
         except Exception as error:
             # click's NoSuchOption, which versions of Typer have in different modules
             if "." in (getattr(error, "option_name", None) or ""):

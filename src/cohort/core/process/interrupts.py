@@ -18,16 +18,17 @@ __all__ = [
     "Interrupted",
     "StopRequest",
     "ending_at_once",
+    "exit_code_of",
     "interrupting",
     "interruption_behind",
+    "name_of",
     "signal_of",
     "stopping_gently",
     "uninterrupted",
 ]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# SIGINT has Python's handler from the start, the others have the system's, which ends the process without a word
-_OF_A_NEW_PROCESS = (signal.SIG_DFL, signal.default_int_handler)
+# what a shell reports of a process that ended by a signal, above the signal's number
+_EXIT_SIGNAL = 128
 
 
 class Interrupted(KeyboardInterrupt):
@@ -46,6 +47,17 @@ class Interrupted(KeyboardInterrupt):
 def signal_of(error: KeyboardInterrupt) -> signal.Signals:
     """Return the signal that raised ``error``; Python's own handler is that of SIGINT."""
     return error.number if isinstance(error, Interrupted) else signal.SIGINT
+
+
+def exit_code_of(error: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that a signal stopped: 130 for Ctrl-C, 143 for SIGTERM, as shells count."""
+    return _EXIT_SIGNAL + signal_of(error)
+
+
+def name_of(error: KeyboardInterrupt) -> str:
+    """Return what people call the signal that raised ``error``."""
+    number = signal_of(error)
+    return "Ctrl-C" if number is signal.SIGINT else number.name
 
 
 def interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
@@ -98,7 +110,7 @@ def interrupting() -> Iterator[None]:
 
     Where one is ignored or handled already, it stays so.
     """
-    with _handled(_Interrupts(), replaces=_OF_A_NEW_PROCESS):
+    with _handled(_Interrupts(), replaces=_is_of_a_new_process):
         yield
 
 
@@ -114,23 +126,28 @@ def ending_at_once(tell: Callable[[Interrupted], None] | None = None) -> Iterato
     """
 
     def handle(number: int, _frame: object) -> None:
-        # no second one while this one is told
+        error = Interrupted(number)
+        # a second signal changes neither words nor code
         with uninterrupted():
             try:
                 # whatever happens to the words, as where the terminal is gone
                 with contextlib.suppress(Exception):
-                    (tell or _tell)(Interrupted(number))
+                    (tell or _tell)(error)
             finally:
-                os._exit(128 + number)
+                os._exit(exit_code_of(error))
 
-    with _handled(handle, replaces=_OF_A_NEW_PROCESS, replaces_interrupts=True):
+    with _handled(handle, replaces=lambda found: _is_of_a_new_process(found) or isinstance(found, _Interrupts)):
         yield
 
 
 def _tell(error: Interrupted) -> None:
-    name = "Ctrl-C" if error.number is signal.SIGINT else error.number.name
     if sys.stderr is not None:
-        print(f"interrupted by {name} before anything was begun", file=sys.stderr, flush=True)
+        print(f"interrupted by {name_of(error)} before anything was begun", file=sys.stderr, flush=True)
+
+
+def _is_of_a_new_process(handler: object) -> bool:
+    # SIGINT has Python's handler from the start, the others have the system's, which ends the process without a word
+    return handler in (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -157,20 +174,17 @@ def stopping_gently(stop: StopRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handled(
-    handle: object, *, replaces: tuple[object, ...] | None = None, replaces_interrupts: bool = False
-) -> Iterator[None]:
-    """Install a handler within; ``replaces``: only in the place of these, or of :class:`_Interrupts` if that is set."""
+def _handled(handle: object, *, replaces: Callable[[object], bool] = lambda _: True) -> Iterator[None]:
+    """Install a handler within; ``replaces``: only in the place of those of which it says so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {}
-    for number in _SIGNALS:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         found = signal.getsignal(number)
         # an ssh connection that breaks sends SIGHUP; nohup asks to train on
         is_ignored = number == signal.SIGHUP and found is signal.SIG_IGN
-        is_replaced = replaces is None or found in replaces or (replaces_interrupts and isinstance(found, _Interrupts))
-        if not is_ignored and is_replaced:
+        if not is_ignored and replaces(found):
             before[number] = signal.signal(number, handle)  # type: ignore[arg-type]
     try:
         yield

@@ -1,8 +1,8 @@
 """Shorter turns at the interpreter's lock, for threads that need it often and briefly.
 
 A thread that asks waits up to a whole turn, 5 ms, while another computes in Python. Six threads that copied 16 GB in
-blocks of 16 MB, asking five times a block, waited most of their time next to such a thread: 6 GB/s, where one alone
-copies 7. The length of a turn belongs to the process: code that sets it for good does so outside of these blocks.
+blocks of 16 MB, asking five times a block, waited most of their time next to such a thread (docs/decisions/0098).
+The length of a turn belongs to the process: code that sets it for good does so outside of these blocks.
 """
 
 from __future__ import annotations
