@@ -1,7 +1,7 @@
 """What does a recorded pass of few tokens cost, by kind of kernel, next to its frozen linears alone?
 
-Four adapters of ranks 16, 32, 64 and 64, one optimizer step a pass, replayed as a sweep's last steps are, in graphs of
-``--tokens`` rows: a row is filler, so each sequence is one token shorter. The linears alone are a graph of all frozen
+Adapters of ``--ranks``, one optimizer step a pass, replayed as a sweep's last steps are, in graphs of ``--tokens``
+rows: a row is filler, so each sequence is one token shorter. The linears alone are a graph of all frozen
 products of the layers, forward and back to their inputs; kinds are taken from a profile of one replayed step, so their
 sum is the GPU's busy time. The floor is arithmetic: products at 700 TFLOP/s, and what AdamW and the adapters move at
 4.2 TB/s, an H200's rates.
@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows_of_lengths
 from benchmarks.measure import RESULTS, median_replay, print_table, write_result
 from benchmarks.requirements import need_gpu
+from benchmarks.steps.kernel_kinds import kind_of
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
 from cohort.core.numerics import Numerics
 from cohort.machine.compile_ahead.launches import collect_launches
@@ -32,35 +33,6 @@ QUESTION = "What does a recorded pass of few tokens cost, by kind of kernel, nex
 RANKS = (16, 32, 64, 64)
 LONGEST = 1024
 MOST_KERNELS = 24
-# by a part of a kernel's name, the first that fits
-KINDS = (
-    ("shrink", "lora"),
-    ("expand", "lora"),
-    ("output_side", "lora"),
-    ("input_side", "lora"),
-    ("sum_partials", "lora"),
-    ("activate", "gate and lora"),
-    ("query_gradient", "attention"),
-    ("key_gradient", "attention"),
-    ("gradient_kernel", "gate and lora"),
-    ("hopper_product", "products"),
-    ("gemm", "products"),
-    ("nvjet", "products"),
-    ("cutlass", "products"),
-    ("_update_kernel", "optimizer"),
-    ("norms_kernel", "optimizer"),
-    ("delta_kernel", "attention"),
-    ("_forward_kernel", "norms and activation"),
-    ("_backward_kernel", "norms and activation"),
-    ("forward_kernel", "attention"),
-    ("rope", "rotary"),
-    ("cross_entropy", "loss"),
-)
-
-
-def kind_of(name: str) -> str:
-    """Return the kind of a kernel by its name."""
-    return next((kind for part, kind in KINDS if part in name), "other")
 
 
 def linears_alone(decoder: Decoder, *, tokens: int) -> float:
@@ -102,22 +74,22 @@ def floor_ms(decoder: Decoder, *, tokens: int, ranks: Sequence[int]) -> float:
     return 1e3 * (4 * weights * tokens / 700e12 + (34 + 2 * 2 + 4) * parameters / 4.2e12)
 
 
-def measured(decoder: Decoder, *, tokens: int, numerics: Numerics) -> dict[str, Any]:
+def measured(decoder: Decoder, *, tokens: int, numerics: Numerics, ranks: Sequence[int]) -> dict[str, Any]:
     """Return the step, its kinds and the linears alone at one size."""
-    num_sequences = max(len(RANKS), tokens // LONGEST)
+    num_sequences = max(len(ranks), tokens // LONGEST)
     rows = rows_of_lengths([(1, tokens // num_sequences - 2)] * 64, vocab_size=decoder.config.vocab_size)
-    specs = trial_specs(RANKS, batch_size=num_sequences // len(RANKS))
+    specs = trial_specs(ranks, batch_size=num_sequences // len(ranks))
     sizes = {"token_budget": max(tokens, 256), "graph_tokens": tokens + 512}
     executor = build_executor(decoder, specs, rows, numerics=numerics, **sizes)
     step_ms = 1e3 * median_seconds(executor.step, repeats=15, warmups=8)
     kernels = by_kernel(executor.step)
-    row: dict[str, Any] = {"tokens": tokens, "numerics": str(numerics), "step_ms": step_ms}
+    row: dict[str, Any] = {"tokens": tokens, "numerics": str(numerics), "ranks": list(ranks), "step_ms": step_ms}
     row["recording_seconds"] = 0.0 if executor.captured is None else executor.captured.capture_seconds
     del executor
     torch.cuda.empty_cache()
     row |= {
         "linears_ms": linears_alone(decoder, tokens=tokens),
-        "floor_ms": floor_ms(decoder, tokens=tokens, ranks=RANKS),
+        "floor_ms": floor_ms(decoder, tokens=tokens, ranks=ranks),
     }
     kinds: dict[str, float] = defaultdict(float)
     for name, (spent, _) in kernels.items():
@@ -152,6 +124,7 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 256, 1024, 512, 2048])
     parser.add_argument("--numerics", choices=[*map(str, Numerics)], nargs="+", default=[str(Numerics.FAST)])
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="one adapter each")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu()
@@ -164,7 +137,7 @@ def main() -> None:
                 decoder,
                 compiler=compiler,
                 target_linears=decoder.linears,
-                adapters=[spec.adapter for spec in trial_specs(sorted(set(RANKS)), batch_size=1)],
+                adapters=[spec.adapter for spec in trial_specs(sorted(set(options.ranks)), batch_size=1)],
                 usual=128,
                 pass_tokens=options.tokens,
                 numerics=numerics,
@@ -172,7 +145,7 @@ def main() -> None:
             compiled = compiler.wait()
         print(compiled, flush=True)
         for tokens in options.tokens:
-            rows.append(measured(decoder, tokens=tokens, numerics=numerics))
+            rows.append(measured(decoder, tokens=tokens, numerics=numerics, ranks=options.ranks))
             shown = {name: round(value, 2) if isinstance(value, float) else value for name, value in rows[-1].items()}
             print(shown, flush=True)
             write(options, rows)

@@ -2,8 +2,9 @@
 
 The command line's own sweep (the task of ``whole_sweep``) in this process, while a second thread switches CUPTI on for
 three seconds of every six and counts the last two: kernels and copies on all streams, also those that a graph replays.
-A window's idle share is the time in which none of them ran. CUPTI does not see what was launched before it was switched
-on: counted from the first moment, a pass under way would be idle time.
+A window's idle share is the time in which none of them ran; ``kinds`` has the seconds of each kind of kernel. CUPTI
+does not see what was launched before it was switched on: counted from the first moment, a pass under way would be idle
+time.
 ``--stacks FILE`` also samples what the process's Python threads do meanwhile. Run
 ``whole_sweep --folder F`` before and give its folder here, and the caches are warm.
 """
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from torch._C._autograd import DeviceType, _disable_profiler
 from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
+from benchmarks.steps.kernel_kinds import kind_of
 from benchmarks.sweeps.stack_samples import StackSamples
 from benchmarks.sweeps.sweep_inputs import write_inputs
 
@@ -81,7 +84,7 @@ class Windows(threading.Thread):
         self._ended.set()
         self.join()
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return a row for each window."""
         found = []
         for at, begin, end, results in self._taken:
@@ -97,9 +100,17 @@ class Windows(threading.Thread):
                     "in_long_gaps": sum(gap for gap in gaps if gap > LONG_GAP_SECONDS) / ((end - begin) / 1e9),
                     "longest_gap_s": max(gaps, default=0.0),
                     "kernels": len(busy),
+                    "kinds": _seconds_by_kind(event for event in events if event.start_ns() >= begin),
                 }
             )
         return found
+
+
+def _seconds_by_kind(events: Iterable[Any]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for event in events:
+        found[kind_of(event.name())] += event.duration_ns() / 1e9
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
 def main() -> None:

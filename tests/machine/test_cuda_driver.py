@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from cohort.machine.cuda_driver import begin_cuda_driver, may_have_gpu
+from cohort.machine.cuda_driver import begin_cuda_context, begin_cuda_driver, may_have_gpu
 
 
 @pytest.fixture
@@ -66,3 +69,58 @@ def test_torch_is_not_imported_for_it(driver: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The devices whose contexts are made, by a library that stands for the driver; torch was built for GPUs."""
+    made: list[int] = []
+
+    def get(device: ctypes.c_int, place: int) -> int:
+        ctypes.cast(device, ctypes.POINTER(ctypes.c_int))[0] = 7 + place
+        return 0
+
+    def retain(_: object, device: ctypes.c_int) -> int:
+        made.append(device.value)
+        return 0
+
+    library = SimpleNamespace(cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    torch = tmp_path / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "lib" / "libtorch_cuda.so").touch()
+    found = SimpleNamespace(origin=str(torch / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == "torch" else None)
+    return made
+
+
+def started(answer: int) -> Future[int]:
+    """What stands for a driver that has started with this answer."""
+    future: Future[int] = Future()
+    future.set_result(answer)
+    return future
+
+
+def test_the_context_of_the_first_gpu_is_made_where_it_is_wanted(contexts: list[int]) -> None:
+    for answer, is_wanted, made in ((0, True, True), (0, False, False), (999, True, False)):
+        begun = begin_cuda_context(started(answer), is_wanted=partial(bool, is_wanted))
+        assert begun is not None
+        assert begun.result(timeout=30) is made
+    assert contexts == [7]
+    assert begin_cuda_context(None, is_wanted=lambda: True) is None, "there is no driver"
+
+
+def test_a_task_that_cannot_be_read_makes_no_context(contexts: list[int]) -> None:
+    def wrong() -> bool:
+        raise ValueError("line 3")
+
+    begun = begin_cuda_context(started(0), is_wanted=wrong)
+    assert begun is not None
+    assert isinstance(begun.exception(timeout=30), ValueError)
+    assert contexts == []
+
+
+def test_a_torch_that_knows_no_gpu_gets_no_context(contexts: list[int], tmp_path: Path) -> None:
+    (tmp_path / "torch" / "lib" / "libtorch_cuda.so").unlink()
+    assert begin_cuda_context(started(0), is_wanted=lambda: True) is None
+    assert contexts == []

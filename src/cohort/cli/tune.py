@@ -18,6 +18,7 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
+from cohort.cli.work_ahead import begin_processes, begin_task
 from cohort.core.process.gc_off import imports_uncollected
 
 if TYPE_CHECKING:
@@ -58,17 +59,10 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory), launched_ranks() as ranks:
-        if ranks is None:
-            from cohort.machine.compile_ahead.fork_server import begin_fork_server
-            from cohort.machine.cuda_driver import begin_cuda_driver
-
-            begin_fork_server()
-            begin_cuda_driver()
+        driver = begin_processes() if ranks is None else None
         with ending_imports(as_json=as_json, resume=run_directory), imports_uncollected("cohort.prepare.fitting_task"):
-            from cohort.prepare.rows.ahead import begin_rows_ahead
-
             # before what follows imports torch
-            begin_rows_ahead(task, context.obj or ())
+            begin_task(task, context.obj or (), driver=driver)
             from cohort.core.errors import InputError
             from cohort.prepare.fitting_task import load_fitting_task
             from cohort.runs.directory import RunDirectory

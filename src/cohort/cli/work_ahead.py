@@ -1,16 +1,44 @@
-"""What a command has begun in other processes, and ends before it ends itself."""
+"""What a command begins in threads and other processes while it imports, and ends before it ends itself."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
 
-__all__ = ["end_work_ahead"]
+__all__ = ["begin_processes", "begin_task", "end_work_ahead"]
 
 _ENDS = (
     ("cohort.machine.compile_ahead.workers", "end_compiling"),
     ("cohort.machine.compile_ahead.fork_server", "end_fork_server"),
     ("cohort.prepare.rows.ahead", "end_rows_ahead"),
 )
+
+
+def begin_processes() -> Future[int] | None:
+    """Start what compiles kernels, and the driver of GPUs; return the driver's answer where there may be a GPU."""
+    from cohort.machine.compile_ahead.fork_server import begin_fork_server
+    from cohort.machine.cuda_driver import begin_cuda_driver
+
+    begin_fork_server()
+    return begin_cuda_driver()
+
+
+def begin_task(path: Path, overrides: Sequence[str], *, driver: Future[int] | None) -> None:
+    """Begin with the rows of a task, and with its GPU; call it before anything imports torch.
+
+    Args:
+        overrides: Values of its keys from the command line.
+        driver: What :func:`begin_processes` returned; None for a task whose GPUs are other processes'.
+    """
+    from cohort.machine.cuda_driver import begin_cuda_context
+    from cohort.prepare.rows.ahead import begin_rows_ahead
+    from cohort.tasks.loading import load_task
+
+    begin_rows_ahead(path, overrides)
+    # a task that is wrong is told of where the run reads it
+    begin_cuda_context(driver, is_wanted=lambda: load_task(path, overrides).num_gpus != 0)
 
 
 def end_work_ahead() -> None:

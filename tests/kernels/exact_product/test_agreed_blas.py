@@ -9,7 +9,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.exact_product import AgreedShapes, agreed_blas, exact_product
+from cohort.kernels.exact_product import (
+    AgreedShapes,
+    AskedProduct,
+    agreed_blas,
+    exact_product,
+    is_settled,
+    load_agreed,
+)
 from cohort.kernels.exact_product.agreed_blas import LEAST_WASTE, blas_agrees
 from cohort.kernels.exact_product.kept_answers import KeptAnswers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper, wasted_share
@@ -71,6 +78,76 @@ def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monke
     assert not blas_agrees(shifted, weight, forward=True, agreed=agreed)
     assert not blas_agrees(x, room[start + 8 :][: 64 * 64].view(64, 64), forward=True, agreed=agreed)
     assert len(asked) == 2
+
+
+PRODUCT = AskedProduct(weight_shape=(64, 32), forward=False, dtype=torch.bfloat16, device=torch.device("cpu"))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> KeptAnswers:
+    """Answers of a BLAS of which every size is asked; our tiles waste nothing of 1,024 rows."""
+    found = KeptAnswers(None)
+    monkeypatch.setattr(agreed_blas, "wasted_share", lambda num_rows, *_, **__: 0.0 if num_rows == 1024 else 1.0)
+    monkeypatch.setattr(agreed_blas, "num_multiprocessors", lambda _: 132)
+    monkeypatch.setattr(agreed_blas, "kept_answers", lambda _: found)
+    return found
+
+
+def test_a_pass_is_settled_where_nothing_is_asked_or_what_is_answered_is_loaded(answers: KeptAnswers) -> None:
+    agreed = AgreedShapes()
+    assert not is_settled(640, agreed=None)
+    assert not is_settled(1024, agreed=agreed), "no product has been seen"
+    agreed.products.add(PRODUCT)
+    # one that our tiles fill, and sizes of which nothing is ever asked
+    assert all(is_settled(num_rows, agreed=agreed) for num_rows in (1024, 4224, 2112))
+    assert not is_settled(640, agreed=agreed), "nothing is known"
+    answers.add(PRODUCT.name(640), agrees=False)
+    assert is_settled(640, agreed=agreed), "ours computes it"
+    answers.add(PRODUCT.name(768), agrees=True)
+    assert not is_settled(768, agreed=agreed), "the kernel of the BLAS is still to be loaded"
+    answers.loaded.add(PRODUCT.name(768))
+    assert is_settled(768, agreed=agreed)
+    # asked in this process
+    agreed.answers[896, PRODUCT] = True
+    assert is_settled(896, agreed=agreed)
+    other = AskedProduct(weight_shape=(64, 32), forward=True, dtype=torch.bfloat16, device=torch.device("cpu"))
+    agreed.products.add(other)
+    assert not is_settled(768, agreed=agreed), "of one product nothing is known"
+
+
+def test_what_the_blas_computes_is_loaded_until_that_is_enough(
+    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[tuple[tuple[int, ...], ...]] = []
+
+    def launch(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, forward: bool) -> None:
+        torch.mm(x, weight.t() if forward else weight, out=out)
+        launched.append((tuple(x.shape), tuple(weight.shape), tuple(out.shape)))
+
+    monkeypatch.setattr(agreed_blas, "blas_product", launch)
+    answers.add(PRODUCT.name(256), agrees=True)
+    answers.add(PRODUCT.name(384), agrees=False)
+    answers.add(PRODUCT.name(640), agrees=True)
+    load_agreed([PRODUCT], is_enough=lambda: len(launched) == 1)
+    assert launched == [((256, 64), (64, 32), (256, 32))]
+    assert answers.loaded == {PRODUCT.name(256)}
+    load_agreed([PRODUCT])
+    assert answers.loaded == {PRODUCT.name(256), PRODUCT.name(640)}
+    forward = AskedProduct(weight_shape=(64, 32), forward=True, dtype=torch.bfloat16, device=torch.device("cpu"))
+    answers.add(forward.name(128), agrees=True)
+    load_agreed([forward])
+    assert launched[-1] == ((128, 32), (64, 32), (128, 64))
+
+
+def test_products_are_seen_at_sizes_that_come_again(answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreed_blas, "_ask", lambda *_, **__: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    weight, agreed = torch.zeros(64, 32, dtype=torch.bfloat16), AgreedShapes()
+    # a last layer, or a loss head, that leaves rows out
+    blas_agrees(torch.zeros(144, 32, dtype=torch.bfloat16), weight, forward=True, agreed=agreed)
+    assert not agreed.products
+    blas_agrees(torch.zeros(4608, 64, dtype=torch.bfloat16), weight, forward=False, agreed=agreed)
+    assert agreed.products == {PRODUCT}
 
 
 def test_what_was_not_launched_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

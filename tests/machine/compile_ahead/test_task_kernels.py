@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +90,33 @@ def test_kernels_of_an_earlier_start_are_loaded_while_weights_are_read(
     with warm_up("cuda", say=str) as found:
         found.load(is_enough=lambda: False)
     assert len(launched) == is_loaded
+
+
+@pytest.mark.parametrize("numerics", [Numerics.EXACT, Numerics.FAST])
+def test_kernels_of_the_blas_are_loaded_next_to_ours_for_exact_numerics(
+    on_gpu: Path, monkeypatch: pytest.MonkeyPatch, numerics: Numerics
+) -> None:
+    calls: list[str] = []
+
+    class Loading:
+        def result(self) -> None:
+            calls.append("joined")
+
+    def begin(decoder: object, *, is_enough: Callable[[], bool]) -> Loading:
+        assert not is_enough()
+        calls.append(f"begun for {decoder}")
+        return Loading()
+
+    monkeypatch.setattr(kernels, "begin_blas_kernels", begin)
+    monkeypatch.setattr(kernels, "launch_once", lambda decoder, **_: calls.append("launched"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("freed"))
+    mark(on_gpu / "cohort-0.compiled")
+    with warm_up("cuda", say=str, numerics=numerics) as found:
+        found.load(is_enough=lambda: False)
+    if numerics is Numerics.EXACT:
+        assert calls == ["begun for stand-in", "launched", "joined", "freed"]
+    else:
+        assert calls == ["launched"]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def fake_device(
         is_sparse=lambda _: False,
     )
     layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])], first_experts=())
-    decoder = SimpleNamespace(ring=None, config=config, layers=[layer] * num_layers, part=range(num_layers))
+    decoder = SimpleNamespace(
+        ring=None, config=config, layers=[layer] * num_layers, part=range(num_layers), products=()
+    )
     bank = SimpleNamespace(
         is_exact=False,
         weights_RD=torch.zeros(1),

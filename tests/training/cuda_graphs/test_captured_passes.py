@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from cohort.training.cuda_graphs import pass_recorder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
 from cohort.training.cuda_graphs.pass_shape import PassShape
-from cohort.training.cuda_graphs.recorded_shapes import GraphKind, launching_rows
+from cohort.training.cuda_graphs.recorded_shapes import HIDING_SHARE, GraphKind, launching_rows
 from tests.training.cuda_graphs.fake_device import FakeGraph, fake_device
 
 
@@ -119,13 +120,13 @@ NEED = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
 
 def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
-    held, launching = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
-    assert behind_steps(passes, times=20, num_rows=0.9 * launching) == held, "the device might wait for it"
-    found = behind_steps(passes, times=20, num_rows=launching)
+    held, busy = passes.sizes[GraphKind.SUMS], HIDING_SHARE * launching_rows(passes._decoder.config)
+    assert behind_steps(passes, times=20, num_rows=0.9 * busy) == held, "the device would wait for it"
+    found = behind_steps(passes, times=20, num_rows=busy)
     assert set(found) > set(held)
     assert max(found) == max(held)
     assert min(found) < 500
-    assert behind_steps(passes, times=20, num_rows=launching) == found, "the ladder is whole"
+    assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
 
 
 def test_one_trial_alone_has_no_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +152,26 @@ def test_an_exact_size_that_nobody_asked_for_is_warmed_up_first_and_each_waits_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
-    held, launching = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
+    held, busy = passes.sizes[GraphKind.SUMS], HIDING_SHARE * launching_rows(passes._decoder.config)
     assert behind_steps(passes, times=1) == held, "its kernels"
-    assert behind_steps(passes, times=5, num_rows=0.9 * launching) == held, "and itself where there is time for it"
+    assert behind_steps(passes, times=5, num_rows=0.9 * busy) == held, "and itself where there is time for it"
     assert len(behind_steps(passes, times=1)) == len(held) + 1
+
+
+def test_an_exact_size_of_which_everything_is_known_is_recorded_behind_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settled: list[int] = []
+    monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, *, agreed: num_rows in settled)
+    passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
+    held = passes.sizes[GraphKind.SUMS]
+    missing = passes._missing_spare(GraphKind.SUMS, widest=16)
+    assert missing is not None
+    settled.append(missing.num_rows)
+    assert behind_steps(passes, times=1) == sorted([*held, missing.num_rows])
+    # the next one is not known
+    assert len(behind_steps(passes, times=1)) == len(held) + 1
+    assert len(behind_steps(passes, times=1)) == len(held) + 2
 
 
 def test_what_is_warmed_up_is_recorded_though_another_size_is_missing_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +237,11 @@ def test_what_is_recorded_ahead_serves_the_trials_that_are_there(monkeypatch: py
     assert found[GraphKind.SUMS, 16] >= 1
 
 
-def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next_unless_all_is_known(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
+    monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, *, agreed: is_known)
     graphs = [FakeGraph() for _ in range(8)]
     passes = fake_device(monkeypatch, graphs)
     passes._bank.is_exact = True
@@ -238,10 +257,12 @@ def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next
 
     held = ahead()
     made = next(place for place, graph in enumerate(graphs) if not hasattr(graph, "has_few_layers"))
-    assert [ahead(), ahead(), ahead()] == [held, held + 1, held + 1]
+    assert [ahead(), ahead(), ahead()] == [held + is_known, held + 1, held + 1]
     # its kernels once, and then itself
     assert graphs[made].has_few_layers
-    assert not hasattr(graphs[made], "is_short")
+    assert hasattr(graphs[made], "is_short") == is_known
+    if is_known:
+        return
     assert graphs[made + 1].shape == graphs[made].shape
     assert not graphs[made + 1].is_short
 

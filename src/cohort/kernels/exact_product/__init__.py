@@ -1,6 +1,6 @@
 """A frozen product in which a row's bits do not depend on the rows around it, on a GPU."""
 
-from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
-from cohort.kernels.exact_product.op import exact_product, has_exact_product
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
+from cohort.kernels.exact_product.op import exact_product, has_exact_product, is_settled, load_agreed
 
-__all__ = ["AgreedShapes", "exact_product", "has_exact_product"]
+__all__ = ["AgreedShapes", "AskedProduct", "exact_product", "has_exact_product", "is_settled", "load_agreed"]

@@ -10,15 +10,17 @@ Shapes:  M rows · N, K output and input width of the weight
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 
-from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
 from cohort.kernels.exact_product.kept_answers import kept_answers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
-__all__ = ["blas_agrees", "blas_product"]
+__all__ = ["blas_agrees", "blas_product", "is_settled", "load_agreed"]
 
 # recorded passes have a multiple of this many rows, but for those of more than 2,048 that end with a few spare ones
 ROW_MULTIPLE = 128
@@ -36,18 +38,19 @@ def blas_product(x_MI: Tensor, weight_NK: Tensor, out_MO: Tensor, *, forward: bo
 
 def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: AgreedShapes) -> bool:
     """Return whether the BLAS is known to give the exact product's bits for operands like these; ask it if need be."""
-    num_rows, width = x_MI.shape[0], weight_NK.shape[0 if forward else 1]
-    if num_rows % ROW_MULTIPLE or num_rows > MOST_ROWS or not x_MI.is_contiguous() or not weight_NK.is_contiguous():
+    num_rows, (num_out, num_in) = x_MI.shape[0], weight_NK.shape
+    if num_rows % ROW_MULTIPLE or not x_MI.is_contiguous() or not weight_NK.is_contiguous():
         return False
+    product = AskedProduct(weight_shape=(num_out, num_in), forward=forward, dtype=x_MI.dtype, device=x_MI.device)
+    agreed.products.add(product)
     # what is asked about lies as an allocator lays it
     if x_MI.data_ptr() % ALIGNMENT or weight_NK.data_ptr() % ALIGNMENT:
         return False
-    if wasted_share(num_rows, width, programs=num_multiprocessors(x_MI.device)) < LEAST_WASTE:
+    if not _is_asked_about(product, num_rows):
         return False
-    key = (num_rows, *weight_NK.shape, forward, x_MI.dtype, x_MI.device)
+    key = (num_rows, product)
     if key not in agreed.answers:
-        kept = kept_answers(x_MI.device)
-        name = " ".join(map(str, key[:-1]))
+        kept, name = kept_answers(x_MI.device), product.name(num_rows)
         found = kept.get(name)
         # nothing can be asked while a graph is recorded; the pass before it has asked
         if found is None and not torch.cuda.is_current_stream_capturing():
@@ -58,6 +61,44 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
             return False
         agreed.answers[key] = found
     return agreed.answers[key]
+
+
+def is_settled(num_rows: int, *, agreed: AgreedShapes) -> bool:
+    """As :func:`cohort.kernels.exact_product.is_settled`: by the products that passes of other sizes have had."""
+    return all(_is_settled(product, num_rows, agreed) for product in agreed.products)
+
+
+def _is_settled(product: AskedProduct, num_rows: int, agreed: AgreedShapes) -> bool:
+    # where it is known here the BLAS was asked, or has computed it
+    if not _is_asked_about(product, num_rows) or (num_rows, product) in agreed.answers:
+        return True
+    kept, name = kept_answers(product.device), product.name(num_rows)
+    return kept.get(name) is False or name in kept.loaded
+
+
+def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], bool]) -> None:
+    """As :func:`cohort.kernels.exact_product.load_agreed`, on filler."""
+    sizes = range(ROW_MULTIPLE, MOST_ROWS + 1, ROW_MULTIPLE)
+    agreeing = [
+        (product, num_rows)
+        for product in products
+        for num_rows in sizes
+        if kept_answers(product.device).get(product.name(num_rows))
+    ]
+    for product, num_rows in agreeing:
+        if is_enough():
+            return
+        x_MI = torch.empty(num_rows, product.inner_width, dtype=product.dtype, device=product.device)
+        weight_NK = torch.empty(product.weight_shape, dtype=product.dtype, device=product.device)
+        blas_product(x_MI, weight_NK, x_MI.new_empty(num_rows, product.width), forward=product.forward)
+        kept_answers(product.device).loaded.add(product.name(num_rows))
+
+
+def _is_asked_about(product: AskedProduct, num_rows: int) -> bool:
+    """Return whether the BLAS may gain time with so many rows, and they come again."""
+    if num_rows % ROW_MULTIPLE or num_rows > MOST_ROWS:
+        return False
+    return wasted_share(num_rows, product.width, programs=num_multiprocessors(product.device)) >= LEAST_WASTE
 
 
 def _ask(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool | None:

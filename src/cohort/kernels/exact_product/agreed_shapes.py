@@ -4,7 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["AgreedShapes"]
+import torch
+
+__all__ = ["AgreedShapes", "AskedProduct"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedProduct:
+    """What a BLAS chooses its kernel by, but for the number of rows.
+
+    Attributes:
+        weight_shape: (N, K) of the weight.
+        forward: Whether x has K columns, and the product N.
+    """
+
+    weight_shape: tuple[int, int]
+    forward: bool
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def width(self) -> int:
+        """Columns of the product."""
+        return self.weight_shape[0 if self.forward else 1]
+
+    @property
+    def inner_width(self) -> int:
+        """Columns of x."""
+        return self.weight_shape[1 if self.forward else 0]
+
+    def name(self, num_rows: int) -> str:
+        """Return what stands for the product of so many rows in a file, which names the GPU by itself."""
+        return f"{num_rows} {self.weight_shape[0]} {self.weight_shape[1]} {self.forward} {self.dtype}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,6 +44,9 @@ class AgreedShapes:
 
     Attributes:
         answers: By the shape and direction of a product: whether the BLAS gave the very bits.
+        products: What was computed of numbers of rows that come again. Others have rows of their own: those of a last
+            layer or a loss head that leave some out never ask.
     """
 
     answers: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    products: set[AskedProduct] = field(default_factory=set)

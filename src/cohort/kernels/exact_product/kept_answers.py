@@ -36,12 +36,17 @@ _MAPS = Path("/proc/self/maps")
 
 
 class KeptAnswers:
-    """Answers by the shape and direction of a product, a line each: several processes may add to them."""
+    """Answers by the shape and direction of a product, a line each: several processes may add to them.
+
+    Attributes:
+        loaded: Products whose kernels this process has loaded.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """Read what ``path`` holds; a line that is damaged is as if it had never been asked. None: keep no file."""
         self._path = path
         self._answers: dict[str, bool] = {}
+        self.loaded: set[str] = set()
         if path is None:
             return
         with contextlib.suppress(OSError):

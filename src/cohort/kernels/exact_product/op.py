@@ -6,14 +6,16 @@ rounds otherwise among more rows. Here each entry is one sum over K from the fir
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, describe_backend, implementation
-from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
 
-__all__ = ["exact_product", "has_exact_product"]
+__all__ = ["exact_product", "has_exact_product", "is_settled", "load_agreed"]
 
 
 def exact_product(
@@ -55,3 +57,32 @@ def has_exact_product(device: torch.device | str) -> bool:
     """Return whether ``device`` has such a product: a CPU, or a GPU with Triton."""
     device = torch.device(device)
     return device.type == "cpu" or describe_backend(device).backend is Backend.TRITON
+
+
+def is_settled(num_rows: int, *, agreed: AgreedShapes | None) -> bool:
+    """Return whether a pass of ``num_rows`` rows is known to ask the BLAS nothing, and to load none of its kernels.
+
+    Args:
+        agreed: Of the pass's model; None where it never asks, which is not known here.
+    """
+    if agreed is None or not agreed.products:
+        return False
+    # where products have been asked about there is Triton
+    from cohort.kernels.exact_product import agreed_blas
+
+    return agreed_blas.is_settled(num_rows, agreed=agreed)
+
+
+def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], bool] = lambda: False) -> None:
+    """Load the kernels of the BLAS that an earlier process has found to give the very bits; a device's memory is used.
+
+    A kernel is loaded by its first launch, which waits until the device has done all that it was given before: within
+    training, a step.
+
+    Args:
+        products: What may be computed, on one GPU with Hopper's product.
+        is_enough: Asked before each; once it is true, products are left to the passes that have them.
+    """
+    from cohort.kernels.exact_product import agreed_blas
+
+    agreed_blas.load_agreed(products, is_enough=is_enough)

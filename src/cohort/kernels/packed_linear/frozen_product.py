@@ -5,7 +5,7 @@ Shapes:  T rows of the stream · K input width · N output width · C spare colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
@@ -27,6 +27,7 @@ __all__ = [
     "GivenGradient",
     "PlainProduct",
     "StreamableProduct",
+    "agreed_shapes",
     "can_accumulate",
     "can_arrange",
     "can_augment",
@@ -112,6 +113,11 @@ class AskingProduct(ExactProduct, Protocol):
 
 def may_ask(frozen: FrozenProduct) -> TypeGuard[AskingProduct]:
     return hasattr(frozen, "agreed_shapes")
+
+
+def agreed_shapes(products: Iterable[FrozenProduct]) -> AgreedShapes | None:
+    """Return what the products of a model know of the BLAS, which they share; None where none may ask it."""
+    return next((product.agreed_shapes for product in products if may_ask(product)), None)
 
 
 class PlainProduct(FrozenProduct, Protocol):

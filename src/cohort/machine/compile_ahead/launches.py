@@ -157,7 +157,6 @@ def launch_once(
                 usual=usual,
                 sizes=dict.fromkeys(pass_tokens, _Passes.ALL),
                 numerics=numerics,
-                asks_blas=True,
                 is_enough=is_enough,
             )
     release_cached(decoder.device)
@@ -223,7 +222,6 @@ def _run(
     usual: int,
     sizes: Mapping[int, _Passes],
     numerics: Numerics = Numerics.FAST,
-    asks_blas: bool = False,
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
     executor = Executor(
@@ -240,8 +238,8 @@ def _run(
         device=decoder.device,
         compute_dtype=decoder.dtype,
     )
-    if executor.bank.is_exact and not asks_blas:
-        # of kernels that are not launched there is no answer, and each is waited for
+    if executor.bank.is_exact:
+        # of kernels that are not launched there is no answer, and each is waited for; a model of zeros has none
         decoder.use_exact_products(asks_blas=False)
     recorded = CapturedPasses(decoder, executor.bank, most_rows=max(sizes))
     drops = any(spec.lora_dropout > 0 for spec in specs)

@@ -200,11 +200,11 @@ class CapturedPasses:
         if not self._policy.hides_recording(num_rows):
             return
         wanted, self._prepared = self._prepared, None
-        is_prepared = wanted is not None or not self._bank.is_exact
+        is_prepared = wanted is not None
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
         if wanted is None:
-            self._record_spare(num_rows, slots=slots, widest=widest)
-        elif not is_prepared:
+            self._record_spare(slots=slots, widest=widest)
+        elif not (is_prepared or self.recorder.is_settled(wanted[1])):
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
                 self._prepared = wanted
@@ -226,7 +226,7 @@ class CapturedPasses:
                 return kind, shape
         return None
 
-    def _record_spare(self, num_rows: float, *, slots: SlotTable, widest: int) -> None:
+    def _record_spare(self, *, slots: SlotTable, widest: int) -> None:
         """Record a size that no pass has asked for, of the ladder for fewer trials, or prepare it.
 
         Whatever keeps it from being recorded ends the ladder, and nothing else.
@@ -234,20 +234,19 @@ class CapturedPasses:
         assert self._policy is not None, "a pass has come"
         assert self._trained is not None, "and it trained"
         shares = sum(rank > 0 for rank in slots.ranks)
-        if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
+        if self._spares_left == 0 or shares < 2:
             return
         prepared, self._prepared_spare = self._prepared_spare, None
         # another one may be missing by now, as passes go on
-        spare = prepared or self._missing_spare(self._trained, widest=widest)
-        if spare is None or not self._can_be_ahead(*spare, widest=widest):
+        kind, shape = prepared or (self._trained, self._missing_spare(self._trained, widest=widest))
+        if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
             return
-        kind, shape = spare
         is_made = False
         try:
-            if self._bank.is_exact and prepared is None:
-                # its kernels, behind this step; itself behind the next one that has time for it
+            if prepared is None and not self.recorder.is_settled(shape):
+                # its kernels, behind this step; itself behind the next one
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
-                self._prepared_spare = spare
+                self._prepared_spare = kind, shape
                 return
             graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=False, tries_again=False)
             if graph is not None:
@@ -258,11 +257,10 @@ class CapturedPasses:
             if not is_made:
                 self._spares_left = 0
 
-    def _missing_spare(self, kind: GraphKind, *, widest: int) -> tuple[GraphKind, PassShape] | None:
+    def _missing_spare(self, kind: GraphKind, *, widest: int) -> PassShape | None:
         assert self._policy is not None, "a pass has come"
         recorded = [*self._recorded(kind, widest=widest)]
-        shape = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
-        return None if shape is None else (kind, shape)
+        return self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""

@@ -8,7 +8,9 @@ import torch
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.process.gc_off import collections_off
+from cohort.kernels.exact_product import is_settled
 from cohort.kernels.packed_linear import SlotTable
+from cohort.kernels.packed_linear.frozen_product import agreed_shapes
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
@@ -117,6 +119,12 @@ class PassRecorder:
                 raise
         release_cached(self._bank.weights_RD.device)
         return False
+
+    def is_settled(self, shape: PassShape) -> bool:
+        """Return whether nothing that :meth:`warm_up` waits for is left, such as an answer of a BLAS."""
+        if not self._bank.is_exact:
+            return True
+        return is_settled(shape.num_rows, agreed=agreed_shapes(self._decoder.products))
 
     def is_short(self, shape: PassShape) -> bool:
         """Return whether a recording may need memory that the allocator keeps for other uses."""

@@ -225,10 +225,6 @@ class RecordingPolicy:
         least = min(window, key=lambda need: need.num_rows)
         return self._best_size(least, window=window, recorded=recorded, price=WORTH_AHEAD * self._launching_rows)
 
-    def has_time_to_spare(self, num_rows: float) -> bool:
-        """Return whether the device is at ``num_rows`` rows for longer than a recording takes."""
-        return num_rows >= self._launching_rows
-
     def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind, most_rows: int) -> PassShape | None:
         """Return a size of at most ``most_rows`` for passes of fewer trials; None where none is missing."""
         before = self._before[kind]
