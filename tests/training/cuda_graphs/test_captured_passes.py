@@ -129,6 +129,30 @@ def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypa
     assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
 
 
+@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms"])
+def test_a_recording_is_left_to_a_later_time_where_one_will_come(
+    monkeypatch: pytest.MonkeyPatch, hindrance: str
+) -> None:
+    passes = sharing(monkeypatch, [FakeGraph() for _ in range(9)])
+    assert passes._policy is not None
+    left: list[bool] = []
+
+    def choose(*_: object, can_wait: bool, **__: object) -> tuple[None, None]:
+        left.append(can_wait)
+        return None, None
+
+    monkeypatch.setattr(passes._policy, "choose", choose)
+    decoder, bank = cast(Any, passes._decoder), cast(Any, passes._bank)
+    if hindrance == "ranks":
+        passes.recorder.agree = lambda recorded: recorded
+    elif hindrance == "ring":
+        decoder.ring = object()
+    elif hindrance == "norms":
+        bank.has_magnitudes = True
+    passes._graph(NEED, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=None)
+    assert left == [not hindrance]
+
+
 def test_one_trial_alone_has_no_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
     bank: Any = passes._bank

@@ -189,15 +189,10 @@ class CapturedPasses:
         has_recorded, self._has_recorded = self._has_recorded, False
         if has_recorded or self._policy is None or self._trained is None:
             return
-        # ranks record together, and a ring of layers makes a recording wait for the device
-        if self.recorder.agree is not None or self._decoder.ring is not None:
-            return
         slots = self._bank.slot_table()
-        # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
+        # what is recorded knows no wider rank
         widest = max(slots.ranks, default=0)
-        if widest == 0 or self._bank.has_magnitudes:
-            return
-        if not self._policy.hides_recording(num_rows):
+        if widest == 0 or not self._records_ahead or not self._policy.hides_recording(num_rows):
             return
         wanted, self._prepared = self._prepared, None
         is_prepared = wanted is not None
@@ -211,6 +206,11 @@ class CapturedPasses:
         elif self._can_be_ahead(*wanted, widest=widest):
             self._add(wanted[1], kind=wanted[0], slots=slots, widest=widest)
         self._has_recorded = False
+
+    @property
+    def _records_ahead(self) -> bool:
+        # ranks record together, a ring makes a recording wait for the device, and one has norms of its own step alone
+        return self.recorder.agree is None and self._decoder.ring is None and not self._bank.has_magnitudes
 
     def _wanted_ahead(
         self, upcoming: Callable[[], Sequence[PassShape]], *, widest: int
@@ -310,6 +310,7 @@ class CapturedPasses:
             recorded=list(recorded),
             kind=kind,
             upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
+            can_wait=self._records_ahead,
         )
         if record is not None and record.num_rows <= self._most_rows:
             if kind.trains and not any(own.trains for own, _ in self._graphs):
