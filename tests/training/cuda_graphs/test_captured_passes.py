@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -129,7 +130,7 @@ def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypa
     assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
 
 
-@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms"])
+@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms", "a question"])
 def test_a_recording_is_left_to_a_later_time_where_one_will_come(
     monkeypatch: pytest.MonkeyPatch, hindrance: str
 ) -> None:
@@ -137,8 +138,8 @@ def test_a_recording_is_left_to_a_later_time_where_one_will_come(
     assert passes._policy is not None
     left: list[bool] = []
 
-    def choose(*_: object, can_wait: bool, **__: object) -> tuple[None, None]:
-        left.append(can_wait)
+    def choose(*_: object, can_wait: Callable[[PassShape], bool], **__: object) -> tuple[None, None]:
+        left.append(can_wait(NEED))
         return None, None
 
     monkeypatch.setattr(passes._policy, "choose", choose)
@@ -149,6 +150,9 @@ def test_a_recording_is_left_to_a_later_time_where_one_will_come(
         decoder.ring = object()
     elif hindrance == "norms":
         bank.has_magnitudes = True
+    elif hindrance == "a question":
+        # of a BLAS, which has not been asked
+        bank.is_exact = True
     passes._graph(NEED, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=None)
     assert left == [not hindrance]
 
@@ -176,10 +180,21 @@ def test_an_exact_size_that_nobody_asked_for_is_warmed_up_first_and_each_waits_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
-    held, busy = passes.sizes[GraphKind.SUMS], HIDING_SHARE * launching_rows(passes._decoder.config)
-    assert behind_steps(passes, times=1) == held, "its kernels"
-    assert behind_steps(passes, times=5, num_rows=0.9 * busy) == held, "and itself where there is time for it"
-    assert len(behind_steps(passes, times=1)) == len(held) + 1
+    held, launching = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
+    warmed_up: list[int] = []
+    warm_up = passes.recorder.warm_up
+
+    def noted(shape: PassShape, *, kind: GraphKind, slots: Any) -> bool:
+        warmed_up.append(shape.num_rows)
+        return warm_up(shape, kind=kind, slots=slots)
+
+    monkeypatch.setattr(passes.recorder, "warm_up", noted)
+    assert behind_steps(passes, times=5, num_rows=0.9 * launching) == held
+    assert warmed_up == [], "it waits for the step, and the device runs dry"
+    assert behind_steps(passes, times=1) == held
+    assert len(warmed_up) == 1, "its kernels"
+    assert behind_steps(passes, times=5, num_rows=0.9 * launching) == held, "and itself where there is time for it"
+    assert behind_steps(passes, times=1) == sorted([*held, *warmed_up])
 
 
 def test_an_exact_size_of_which_everything_is_known_is_recorded_behind_one_step(
@@ -189,7 +204,9 @@ def test_an_exact_size_of_which_everything_is_known_is_recorded_behind_one_step(
     monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, *, agreed: num_rows in settled)
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
     held = passes.sizes[GraphKind.SUMS]
-    missing = passes._missing_spare(GraphKind.SUMS, widest=16)
+    assert passes._policy is not None
+    recorded = [*passes._recorded(GraphKind.SUMS, widest=16)]
+    missing = passes._policy.spare(recorded=recorded, kind=GraphKind.SUMS, most_rows=passes._most_rows)
     assert missing is not None
     settled.append(missing.num_rows)
     assert behind_steps(passes, times=1) == sorted([*held, missing.num_rows])

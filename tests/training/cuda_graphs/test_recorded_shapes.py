@@ -180,7 +180,9 @@ def test_a_large_pass_leaves_its_recording_to_a_time_when_the_device_computes() 
         need = PassShape(num_rows=int(share * launching), num_sequences=9, length=200, num_trained=600)
         graphs = [rounded_up(replace(need, num_rows=int(held * launching)), padded=False)] if held else []
         upcoming = [need] * 30
-        return policy.choose(need, recorded=graphs, kind=GraphKind.SUMS, upcoming=lambda: upcoming, can_wait=can_wait)
+        return policy.choose(
+            need, recorded=graphs, kind=GraphKind.SUMS, upcoming=lambda: upcoming, can_wait=lambda _: can_wait
+        )
 
     # the device would wait longer for a recording than it is at the rows of filler
     use, record = chosen(0.6, held=0.9)

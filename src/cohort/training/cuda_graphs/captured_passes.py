@@ -198,7 +198,7 @@ class CapturedPasses:
         is_prepared = wanted is not None
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
         if wanted is None:
-            self._record_spare(slots=slots, widest=widest)
+            self._record_spare(num_rows, slots=slots, widest=widest)
         elif not (is_prepared or self.recorder.is_settled(wanted[1])):
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
@@ -226,7 +226,7 @@ class CapturedPasses:
                 return kind, shape
         return None
 
-    def _record_spare(self, *, slots: SlotTable, widest: int) -> None:
+    def _record_spare(self, num_rows: float, *, slots: SlotTable, widest: int) -> None:
         """Record a size that no pass has asked for, of the ladder for fewer trials, or prepare it.
 
         Whatever keeps it from being recorded ends the ladder, and nothing else.
@@ -236,14 +236,20 @@ class CapturedPasses:
         shares = sum(rank > 0 for rank in slots.ranks)
         if self._spares_left == 0 or shares < 2:
             return
+        kind, recorded = self._trained, [*self._recorded(self._trained, widest=widest)]
+        missing = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
         prepared, self._prepared_spare = self._prepared_spare, None
         # another one may be missing by now, as passes go on
-        kind, shape = prepared or (self._trained, self._missing_spare(self._trained, widest=widest))
+        kind, shape = prepared or (kind, missing)
         if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
+            return
+        # what waits for the step lets the device run dry behind it
+        if not ((is_settled := self.recorder.is_settled(shape)) or self._policy.has_time_to_spare(num_rows)):
+            self._prepared_spare = prepared
             return
         is_made = False
         try:
-            if prepared is None and not self.recorder.is_settled(shape):
+            if prepared is None and not is_settled:
                 # its kernels, behind this step; itself behind the next one
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
                 self._prepared_spare = kind, shape
@@ -256,11 +262,6 @@ class CapturedPasses:
         finally:
             if not is_made:
                 self._spares_left = 0
-
-    def _missing_spare(self, kind: GraphKind, *, widest: int) -> PassShape | None:
-        assert self._policy is not None, "a pass has come"
-        recorded = [*self._recorded(kind, widest=widest)]
-        return self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""
@@ -310,7 +311,7 @@ class CapturedPasses:
             recorded=list(recorded),
             kind=kind,
             upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
-            can_wait=self._records_ahead,
+            can_wait=lambda own: self._records_ahead and self.recorder.is_settled(own),
         )
         if record is not None and record.num_rows <= self._most_rows:
             if kind.trains and not any(own.trains for own, _ in self._graphs):

@@ -187,7 +187,7 @@ class RecordingPolicy:
         recorded: Sequence[PassShape],
         kind: GraphKind,
         upcoming: Callable[[], Sequence[PassShape]] | None = None,
-        can_wait: bool = False,
+        can_wait: Callable[[PassShape], bool] = lambda _: False,
     ) -> tuple[PassShape | None, PassShape | None]:
         """Return the recorded shape to use and the shape to record instead; neither to launch kernel by kernel.
 
@@ -196,14 +196,15 @@ class RecordingPolicy:
             kind: What the pass does.
             upcoming: Returns the training passes after this one, as long as the same trials are resident; None where
                 that is not known.
-            can_wait: Whether :meth:`ahead` is asked behind the step, and a recording may be left to it.
+            can_wait: Returns whether a size of this pass's own may be recorded behind the step, if :meth:`ahead` wants
+                it.
         """
         before = self._before[kind]
         use = min((shape for shape in recorded if shape.holds(need)), key=self._cost, default=None)
         if use is not None and self._cost(use) > self._launched(need):
             use = None
         own, record = self._rounded([need]), None
-        is_left = can_wait and kind.trains and bool(recorded) and self._can_be_left(need, has_graph=use is not None)
+        is_left = kind.trains and recorded and self._can_be_left(need, has_graph=use is not None) and can_wait(own)
         if not is_left and (use is None or self._cost(use) > self._cost(own)):
             window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
             # evaluations announce nothing: they have to come again
@@ -234,6 +235,10 @@ class RecordingPolicy:
             return None
         least = min(window, key=lambda need: need.num_rows)
         return self._best_size(least, window=window, recorded=recorded, price=WORTH_AHEAD * self._launching_rows)
+
+    def has_time_to_spare(self, num_rows: float) -> bool:
+        """Return whether the device is at ``num_rows`` rows for longer than a recording takes."""
+        return num_rows >= self._launching_rows
 
     def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind, most_rows: int) -> PassShape | None:
         """Return a size of at most ``most_rows`` for passes of fewer trials; None where none is missing."""
