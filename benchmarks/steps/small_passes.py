@@ -76,7 +76,7 @@ def floor_ms(decoder: Decoder, *, tokens: int, ranks: Sequence[int]) -> float:
 
 def measured(decoder: Decoder, *, tokens: int, numerics: Numerics, ranks: Sequence[int]) -> dict[str, Any]:
     """Return the step, its kinds and the linears alone at one size."""
-    num_sequences = max(len(ranks), tokens // LONGEST)
+    num_sequences = -(-tokens // (LONGEST * len(ranks))) * len(ranks)
     rows = rows_of_lengths([(1, tokens // num_sequences - 2)] * 64, vocab_size=decoder.config.vocab_size)
     specs = trial_specs(ranks, batch_size=num_sequences // len(ranks))
     sizes = {"token_budget": max(tokens, 256), "graph_tokens": tokens + 512}

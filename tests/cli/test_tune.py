@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,10 +73,42 @@ def test_what_compiles_and_the_driver_start_before_the_task_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[str] = []
+    driver: Future[int] = Future()
+
+    def begin_driver() -> Future[int]:
+        begun.append("driver")
+        return driver
+
+    def begin_task(path: Path, overrides: Sequence[str], *, driver: object) -> None:
+        begun.append("task")
+        given.append((path, tuple(overrides), driver))
+
+    given: list[object] = []
     monkeypatch.setattr(fork_server, "begin_fork_server", lambda: begun.append("fork server"))
-    monkeypatch.setattr(cuda_driver, "begin_cuda_driver", lambda: begun.append("driver"))
-    assert cohort(capsys, "tune", tmp_path / "none.yaml")[0] == 2
-    assert begun == ["fork server", "driver"]
+    monkeypatch.setattr(cuda_driver, "begin_cuda_driver", begin_driver)
+    monkeypatch.setattr(sys.modules["cohort.cli.tune"], "begin_task", begin_task)
+    path = tmp_path / "none.yaml"
+    assert cohort(capsys, "tune", path, "--training.seed", "3")[0] == 2
+    assert begun == ["fork server", "driver", "task"]
+    assert given == [(path, ("--training.seed", "3"), driver)]
+
+
+def test_a_rank_of_a_launcher_begins_no_driver_and_no_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = sys.modules["cohort.cli.tune"]
+    drivers: list[object] = []
+
+    def begin_processes() -> None:
+        raise AssertionError("ranks share what they compile, and have a GPU each")
+
+    monkeypatch.setattr(
+        module, "launched_ranks", lambda: nullcontext(SimpleNamespace(place=SimpleNamespace(num_restarts=0)))
+    )
+    monkeypatch.setattr(module, "begin_processes", begin_processes)
+    monkeypatch.setattr(module, "begin_task", lambda *_, driver: drivers.append(driver))
+    cohort(capsys, "tune", tmp_path / "none.yaml")
+    assert drivers == [None]
 
 
 def test_an_adapter_that_is_worse_than_none_is_no_success(

@@ -63,9 +63,11 @@ def test_what_goes_wrong_is_left_to_torch(driver: Path, monkeypatch: pytest.Monk
 
 def test_torch_is_not_imported_for_it(driver: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom cohort.machine.cuda_driver import begin_cuda_driver\n"
+        "import sys\nfrom pathlib import Path\nfrom cohort.machine.cuda_driver import begin_cuda_context, begin_cuda_driver\n"
         # a process must not end in the middle of it
-        f"begin_cuda_driver(Path({str(driver)!r})).exception(60)\nprint('torch' in sys.modules)"
+        f"begun = begin_cuda_driver(Path({str(driver)!r}))\nbegun.exception(60)\n"
+        "context = begin_cuda_context(begun, is_wanted=lambda: True)\ncontext and context.exception(60)\n"
+        "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -85,7 +87,14 @@ def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 0
 
     library = SimpleNamespace(cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+
+    def load(name: str) -> SimpleNamespace:
+        assert name == "libcuda.so.1"
+        # the main thread imports torch meanwhile
+        assert threading.current_thread() is not threading.main_thread()
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
     torch = tmp_path / "torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "lib" / "libtorch_cuda.so").touch()

@@ -1,4 +1,4 @@
-"""What a command begins in threads and other processes while it imports, and ends before it ends itself."""
+"""What a command begins while it imports, and the processes of it that it ends before it ends itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin_task(path: Path, overrides: Sequence[str], *, driver: Future[int] | No
     from cohort.tasks.loading import load_task
 
     begin_rows_ahead(path, overrides)
-    # a task that is wrong is told of where the run reads it
+    # errors are raised where the run reads the task
     begin_cuda_context(driver, is_wanted=lambda: load_task(path, overrides).num_gpus != 0)
 
 

@@ -21,8 +21,8 @@ __all__ = ["DRIVER_FILE", "begin_cuda_context", "begin_cuda_driver", "may_have_g
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _LIBRARY = "libcuda.so.1"
-# what a torch without it computes on a CPU alone
-_OF_TORCH = "libtorch_cuda.so"
+# of torch: without it there is no support for GPUs
+_GPU_LIBRARY = "libtorch_cuda.so"
 
 
 def may_have_gpu(driver: Path = DRIVER_FILE) -> bool:
@@ -53,7 +53,7 @@ def begin_cuda_context(driver: Future[int] | None, *, is_wanted: Callable[[], bo
 
     Args:
         driver: What :func:`begin_cuda_driver` returned.
-        is_wanted: Asked in the thread: whether this process will compute on a GPU. Its errors are somebody else's.
+        is_wanted: Asked in the thread: whether this process will compute on a GPU. After an error nothing is made.
 
     Returns:
         Whether it was made; None where nothing was begun. An error is left to torch, which makes it again.
@@ -81,4 +81,6 @@ def _make_context() -> int:
 def _torch_uses_gpus() -> bool:
     """Return whether the torch that is installed was built for GPUs of NVIDIA; it is found, and not imported."""
     found = importlib.util.find_spec("torch")
-    return found is not None and found.origin is not None and (Path(found.origin).parent / "lib" / _OF_TORCH).exists()
+    return (
+        found is not None and found.origin is not None and (Path(found.origin).parent / "lib" / _GPU_LIBRARY).exists()
+    )

@@ -169,7 +169,8 @@ class Decoder:
             if can_be_exact(product):
                 product.is_exact = exact
             if may_ask(product):
-                product.agreed_shapes = agreed
+                # a loss head has rows of its own, so what is asked about them says nothing of other products
+                product.agreed_shapes = AgreedShapes() if agreed and product is self._head else agreed
 
     def weight_of(self, name: str) -> Tensor:
         """Return the base weight [N, K] of one linear, the embedding or the head, as a tensor of its own.

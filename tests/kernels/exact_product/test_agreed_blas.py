@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monke
 
 
 PRODUCT = AskedProduct(weight_shape=(64, 32), forward=False, dtype=torch.bfloat16, device=torch.device("cpu"))
+FORWARD = replace(PRODUCT, forward=True)
 
 
 @pytest.fixture
@@ -95,24 +97,34 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> KeptAnswers:
 
 def test_a_pass_is_settled_where_nothing_is_asked_or_what_is_answered_is_loaded(answers: KeptAnswers) -> None:
     agreed = AgreedShapes()
-    assert not is_settled(640, agreed=None)
-    assert not is_settled(1024, agreed=agreed), "no product has been seen"
+
+    def settled(num_rows: int, *, trains: bool = True) -> bool:
+        return is_settled(num_rows, agreed=agreed, trains=trains)
+
+    assert is_settled(640, agreed=None, trains=True), "its products never ask"
+    assert not settled(1024), "no product has been seen"
     agreed.products.add(PRODUCT)
     # one that our tiles fill, and sizes of which nothing is ever asked
-    assert all(is_settled(num_rows, agreed=agreed) for num_rows in (1024, 4224, 2112))
-    assert not is_settled(640, agreed=agreed), "nothing is known"
+    assert all(settled(num_rows) for num_rows in (1024, 4224, 2112))
+    assert not settled(640), "nothing is known"
     answers.add(PRODUCT.name(640), agrees=False)
-    assert is_settled(640, agreed=agreed), "ours computes it"
+    assert settled(640), "ours computes it"
     answers.add(PRODUCT.name(768), agrees=True)
-    assert not is_settled(768, agreed=agreed), "the kernel of the BLAS is still to be loaded"
+    assert not settled(768), "the kernel of the BLAS is still to be loaded"
     answers.loaded.add(PRODUCT.name(768))
-    assert is_settled(768, agreed=agreed)
+    assert settled(768)
     # asked in this process
     agreed.answers[896, PRODUCT] = True
-    assert is_settled(896, agreed=agreed)
-    other = AskedProduct(weight_shape=(64, 32), forward=True, dtype=torch.bfloat16, device=torch.device("cpu"))
-    agreed.products.add(other)
-    assert not is_settled(768, agreed=agreed), "of one product nothing is known"
+    assert settled(896)
+    agreed.products.add(FORWARD)
+    assert not settled(768), "of one product nothing is known"
+
+
+def test_a_training_pass_is_not_settled_by_passes_that_measure(answers: KeptAnswers) -> None:
+    agreed = AgreedShapes(products={FORWARD})
+    answers.add(FORWARD.name(640), agrees=False)
+    assert is_settled(640, agreed=agreed, trains=False)
+    assert not is_settled(640, agreed=agreed, trains=True), "gradients of inputs have not been seen"
 
 
 def test_what_the_blas_computes_is_loaded_until_that_is_enough(
@@ -133,9 +145,8 @@ def test_what_the_blas_computes_is_loaded_until_that_is_enough(
     assert answers.loaded == {PRODUCT.name(256)}
     load_agreed([PRODUCT])
     assert answers.loaded == {PRODUCT.name(256), PRODUCT.name(640)}
-    forward = AskedProduct(weight_shape=(64, 32), forward=True, dtype=torch.bfloat16, device=torch.device("cpu"))
-    answers.add(forward.name(128), agrees=True)
-    load_agreed([forward])
+    answers.add(FORWARD.name(128), agrees=True)
+    load_agreed([FORWARD])
     assert launched[-1] == ((128, 32), (64, 32), (128, 64))
 
 

@@ -18,6 +18,7 @@ import torch
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.dora import Magnitudes
 from cohort.core.numerics import Numerics
+from cohort.kernels.packed_linear.frozen_product import agreed_shapes
 from cohort.machine.compile_ahead import launches as training_ahead
 from cohort.machine.compile_ahead.launched_model import stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
@@ -198,6 +199,32 @@ def test_kernels_are_loaded_by_one_pack_of_all_adapters_and_by_one_without_dropo
         assert packs == expected
         assert names == [*["SUMS", "MEASURES"], *["DROPPED_SUMS", "MEASURES"] * (len(expected) > 1)]
     assert len(decoder.layers) == 3
+
+
+def test_no_blas_is_asked_about_a_model_of_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_llama(tmp_path, num_layers=3)
+    decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
+    decoder.use_exact_products()
+    assert agreed_shapes(decoder.products) is not None
+    own = Executor.__init__
+
+    def begin(executor: Executor, *arguments: Any, **named: Any) -> None:
+        own(executor, *arguments, **named)
+        # as on a GPU
+        executor.bank.is_exact = True
+
+    monkeypatch.setattr(Executor, "__init__", begin)
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: SimpleNamespace())
+    launch_once(
+        decoder,
+        target_linears=decoder.linears,
+        adapters=[AdapterSpec(r=16, lora_alpha=1.0)],
+        usual=20,
+        pass_tokens=(64,),
+        numerics=Numerics.FAST,
+        is_enough=lambda: agreed_shapes(decoder.products) is None,
+    )
+    assert agreed_shapes(decoder.products) is None
 
 
 @pytest.mark.parametrize("num_passes", range(18))

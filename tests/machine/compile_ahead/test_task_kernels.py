@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,23 +98,20 @@ def test_kernels_of_the_blas_are_loaded_next_to_ours_for_exact_numerics(
 ) -> None:
     calls: list[str] = []
 
-    class Loading:
-        def result(self) -> None:
-            calls.append("joined")
-
-    def begin(decoder: object, *, is_enough: Callable[[], bool]) -> Loading:
+    @contextlib.contextmanager
+    def loading(decoder: object, *, is_enough: Callable[[], bool]) -> Iterator[None]:
         assert not is_enough()
         calls.append(f"begun for {decoder}")
-        return Loading()
+        yield
+        calls.append("ended")
 
-    monkeypatch.setattr(kernels, "begin_blas_kernels", begin)
+    monkeypatch.setattr(kernels, "loading_blas_kernels", loading)
     monkeypatch.setattr(kernels, "launch_once", lambda decoder, **_: calls.append("launched"))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("freed"))
     mark(on_gpu / "cohort-0.compiled")
     with warm_up("cuda", say=str, numerics=numerics) as found:
         found.load(is_enough=lambda: False)
     if numerics is Numerics.EXACT:
-        assert calls == ["begun for stand-in", "launched", "joined", "freed"]
+        assert calls == ["begun for stand-in", "launched", "ended"]
     else:
         assert calls == ["launched"]
 

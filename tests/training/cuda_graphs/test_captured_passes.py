@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from cohort.training.cuda_graphs import pass_recorder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
 from cohort.training.cuda_graphs.pass_shape import PassShape
-from cohort.training.cuda_graphs.recorded_shapes import HIDING_SHARE, GraphKind, launching_rows
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, launching_rows
 from tests.training.cuda_graphs.fake_device import FakeGraph, fake_device
 
 
@@ -121,8 +122,8 @@ NEED = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
 
 def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
-    held, busy = passes.sizes[GraphKind.SUMS], HIDING_SHARE * launching_rows(passes._decoder.config)
-    assert behind_steps(passes, times=20, num_rows=0.9 * busy) == held, "the device would wait for it"
+    held, busy = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
+    assert behind_steps(passes, times=20, num_rows=0.9 * busy) == held, "the device might wait for it"
     found = behind_steps(passes, times=20, num_rows=busy)
     assert set(found) > set(held)
     assert max(found) == max(held)
@@ -130,7 +131,7 @@ def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypa
     assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
 
 
-@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms", "a question"])
+@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms", "a question", "memory", "a larger one"])
 def test_a_recording_is_left_to_a_later_time_where_one_will_come(
     monkeypatch: pytest.MonkeyPatch, hindrance: str
 ) -> None:
@@ -153,6 +154,10 @@ def test_a_recording_is_left_to_a_later_time_where_one_will_come(
     elif hindrance == "a question":
         # of a BLAS, which has not been asked
         bank.is_exact = True
+    elif hindrance == "memory":
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 29, 80 << 30))
+    elif hindrance == "a larger one":
+        passes.recorder._largest_rows = NEED.num_rows - 1
     passes._graph(NEED, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=None)
     assert left == [not hindrance]
 
@@ -201,8 +206,8 @@ def test_an_exact_size_of_which_everything_is_known_is_recorded_behind_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settled: list[int] = []
-    monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, *, agreed: num_rows in settled)
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(60)], is_exact=True)
+    monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, **_: num_rows in settled)
     held = passes.sizes[GraphKind.SUMS]
     assert passes._policy is not None
     recorded = [*passes._recorded(GraphKind.SUMS, widest=16)]
@@ -282,10 +287,10 @@ def test_what_is_recorded_ahead_serves_the_trials_that_are_there(monkeypatch: py
 def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next_unless_all_is_known(
     monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    monkeypatch.setattr(pass_recorder, "is_settled", lambda num_rows, *, agreed: is_known)
     graphs = [FakeGraph() for _ in range(8)]
     passes = fake_device(monkeypatch, graphs)
     passes._bank.is_exact = True
+    monkeypatch.setattr(pass_recorder, "is_settled", lambda *_, **__: is_known)
     need = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
     small = PassShape(num_rows=800, num_sequences=6, length=200, num_trained=400)
     for _ in range(2):

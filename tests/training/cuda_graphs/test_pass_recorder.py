@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from cohort.kernels.exact_product import AgreedShapes
+from cohort.training.cuda_graphs import pass_recorder
 from cohort.training.cuda_graphs.pass_recorder import PassRecorder
+from cohort.training.cuda_graphs.pass_shape import PassShape
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind
 
 
 def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
@@ -33,3 +37,26 @@ def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
     graph.record = lambda *_, **__: nothing.missing
     with pytest.raises(AttributeError):
         recorder._is_recorded(graph, is_short=True)
+
+
+def test_what_the_linears_know_of_the_blas_settles_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, AgreedShapes | None, bool]] = []
+
+    def is_settled(num_rows: int, *, agreed: AgreedShapes | None, trains: bool) -> bool:
+        asked.append((num_rows, agreed, trains))
+        return False
+
+    monkeypatch.setattr(pass_recorder, "is_settled", is_settled)
+    agreed, of_head = AgreedShapes(), AgreedShapes()
+    products = (SimpleNamespace(), SimpleNamespace(agreed_shapes=agreed), SimpleNamespace(agreed_shapes=of_head))
+    decoder: Any = SimpleNamespace(products=products)
+    bank: Any = SimpleNamespace(is_exact=True)
+    recorder = PassRecorder(decoder, bank)
+    shape = PassShape(num_rows=640, num_sequences=8, length=512, num_trained=304)
+    assert not recorder.is_settled(shape, kind=GraphKind.SUMS)
+    assert not recorder.is_settled(shape, kind=GraphKind.MEASURES)
+    assert asked == [(640, agreed, True), (640, agreed, False)]
+    # other numerics ask nothing
+    bank.is_exact = False
+    assert recorder.is_settled(shape, kind=GraphKind.SUMS)
+    assert len(asked) == 2

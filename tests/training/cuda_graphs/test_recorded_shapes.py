@@ -194,6 +194,13 @@ def test_a_large_pass_leaves_its_recording_to_a_time_when_the_device_computes() 
         assert chosen(share, held=held)[1] is not None
     # a first recording has to be waited for
     assert chosen(0.8, held=None)[1] is not None
+    # evaluations announce nothing, and are recorded when they come again
+    need = PassShape(num_rows=int(0.6 * launching), num_sequences=9, length=200, num_trained=600)
+    wide = rounded_up(replace(need, num_rows=int(0.9 * launching)), padded=False)
+    found = [
+        policy.choose(need, recorded=[wide], kind=GraphKind.MEASURES, can_wait=lambda _: True)[1] for _ in range(9)
+    ]
+    assert any(found)
     # ranks that record together never record ahead
     assert all(chosen(share, held=held, can_wait=False)[1] for share, held in ((0.6, 0.9), (0.8, 0.3)))
 

@@ -46,7 +46,7 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
     # what is asked about lies as an allocator lays it
     if x_MI.data_ptr() % ALIGNMENT or weight_NK.data_ptr() % ALIGNMENT:
         return False
-    if not _is_asked_about(product, num_rows):
+    if not _is_asked_about(product, num_rows=num_rows):
         return False
     key = (num_rows, product)
     if key not in agreed.answers:
@@ -64,13 +64,13 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
 
 
 def is_settled(num_rows: int, *, agreed: AgreedShapes) -> bool:
-    """As :func:`cohort.kernels.exact_product.is_settled`: by the products that passes of other sizes have had."""
-    return all(_is_settled(product, num_rows, agreed) for product in agreed.products)
+    """As :func:`cohort.kernels.exact_product.is_settled`, for the products of the passes so far."""
+    return all(_is_product_settled(product, num_rows=num_rows, agreed=agreed) for product in agreed.products)
 
 
-def _is_settled(product: AskedProduct, num_rows: int, agreed: AgreedShapes) -> bool:
-    # where it is known here the BLAS was asked, or has computed it
-    if not _is_asked_about(product, num_rows) or (num_rows, product) in agreed.answers:
+def _is_product_settled(product: AskedProduct, *, num_rows: int, agreed: AgreedShapes) -> bool:
+    # where the answer is known here the BLAS was asked, or has computed the product
+    if not _is_asked_about(product, num_rows=num_rows) or (num_rows, product) in agreed.answers:
         return True
     kept, name = kept_answers(product.device), product.name(num_rows)
     return kept.get(name) is False or name in kept.loaded
@@ -88,14 +88,19 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
     for product, num_rows in agreeing:
         if is_enough():
             return
-        x_MI = torch.empty(num_rows, product.inner_width, dtype=product.dtype, device=product.device)
-        weight_NK = torch.empty(product.weight_shape, dtype=product.dtype, device=product.device)
-        blas_product(x_MI, weight_NK, x_MI.new_empty(num_rows, product.width), forward=product.forward)
+        _launch_on_filler(product, num_rows=num_rows)
         kept_answers(product.device).loaded.add(product.name(num_rows))
 
 
-def _is_asked_about(product: AskedProduct, num_rows: int) -> bool:
-    """Return whether the BLAS may gain time with so many rows, and they come again."""
+def _launch_on_filler(product: AskedProduct, *, num_rows: int) -> None:
+    # in a function of its own: what one product takes is free for the next
+    x_MI = torch.empty(num_rows, product.inner_width, dtype=product.dtype, device=product.device)
+    weight_NK = torch.empty(product.weight_shape, dtype=product.dtype, device=product.device)
+    blas_product(x_MI, weight_NK, x_MI.new_empty(num_rows, product.width), forward=product.forward)
+
+
+def _is_asked_about(product: AskedProduct, *, num_rows: int) -> bool:
+    """Return whether the BLAS may gain time at this number of rows, and passes of it come again."""
     if num_rows % ROW_MULTIPLE or num_rows > MOST_ROWS:
         return False
     return wasted_share(num_rows, product.width, programs=num_multiprocessors(product.device)) >= LEAST_WASTE
@@ -104,7 +109,7 @@ def _is_asked_about(product: AskedProduct, num_rows: int) -> bool:
 def _ask(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool | None:
     """Return whether all bits of both products agree; None where kernels are collected and not launched.
 
-    Both operands are drawn: with a weight of zeros, as a model has whose kernels are only loaded, any product agrees.
+    Both operands are drawn: with a weight of zeros any product agrees.
     """
     generator = torch.Generator(x_MI.device).manual_seed(0)
     x, weight = (

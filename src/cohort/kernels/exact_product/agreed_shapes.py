@@ -34,19 +34,18 @@ class AskedProduct:
         return self.weight_shape[1 if self.forward else 0]
 
     def name(self, num_rows: int) -> str:
-        """Return what stands for the product of so many rows in a file, which names the GPU by itself."""
+        """Return what stands for the product of ``num_rows`` rows in a file that names the GPU by itself."""
         return f"{num_rows} {self.weight_shape[0]} {self.weight_shape[1]} {self.forward} {self.dtype}"
 
 
 @dataclass(frozen=True, eq=False)
 class AgreedShapes:
-    """Answers of the BLAS, shared by the products of one model: most of its layers have the same shapes.
+    """Answers of the BLAS, shared by products whose passes have the same numbers of rows: those of a model's linears.
 
     Attributes:
-        answers: By the shape and direction of a product: whether the BLAS gave the very bits.
-        products: What was computed of numbers of rows that come again. Others have rows of their own: those of a last
-            layer or a loss head that leave some out never ask.
+        answers: By the number of rows and the product: whether the BLAS gave the very bits.
+        products: What was computed at numbers of rows that come again.
     """
 
-    answers: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    answers: dict[tuple[int, AskedProduct], bool] = field(default_factory=dict)
     products: set[AskedProduct] = field(default_factory=set)

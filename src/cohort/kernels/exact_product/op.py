@@ -59,13 +59,17 @@ def has_exact_product(device: torch.device | str) -> bool:
     return device.type == "cpu" or describe_backend(device).backend is Backend.TRITON
 
 
-def is_settled(num_rows: int, *, agreed: AgreedShapes | None) -> bool:
+def is_settled(num_rows: int, *, agreed: AgreedShapes | None, trains: bool) -> bool:
     """Return whether a pass of ``num_rows`` rows is known to ask the BLAS nothing, and to load none of its kernels.
 
     Args:
-        agreed: Of the pass's model; None where it never asks, which is not known here.
+        agreed: Of the linears that the pass runs; None where they never ask.
+        trains: Whether the pass computes the gradients of its inputs as well.
     """
-    if agreed is None or not agreed.products:
+    if agreed is None:
+        return True
+    # before the first pass of each kind it is not known which products there are
+    if not agreed.products or (trains and all(product.forward for product in agreed.products)):
         return False
     # where products have been asked about there is Triton
     from cohort.kernels.exact_product import agreed_blas

@@ -239,7 +239,7 @@ def _run(
         compute_dtype=decoder.dtype,
     )
     if executor.bank.is_exact:
-        # of kernels that are not launched there is no answer, and each is waited for; a model of zeros has none
+        # each answer is waited for, and of kernels that are not launched there is none
         decoder.use_exact_products(asks_blas=False)
     recorded = CapturedPasses(decoder, executor.bank, most_rows=max(sizes))
     drops = any(spec.lora_dropout > 0 for spec in specs)

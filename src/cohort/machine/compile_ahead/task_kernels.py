@@ -16,7 +16,7 @@ from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.machine.compile_ahead.blas_kernels import begin_blas_kernels
+from cohort.machine.compile_ahead.blas_kernels import loading_blas_kernels
 from cohort.machine.compile_ahead.kernel_cache import cache_marker, is_whole, mark, remove_damaged
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
@@ -154,20 +154,16 @@ class KernelWarmUp:
         with contextlib.suppress(Exception):
             stand_in = self._stand_in()
             is_exact = self._machine.numerics is Numerics.EXACT
-            of_blas = begin_blas_kernels(stand_in, is_enough=is_enough) if is_exact else None
-            launch_once(
-                stand_in,
-                target_linears=self._model.layout.linears,
-                adapters=self._adapters,
-                usual=self._usual,
-                pass_tokens=LOADED_TOKENS,
-                numerics=self._machine.numerics,
-                is_enough=is_enough,
-            )
-            if of_blas is not None:
-                of_blas.result()
-                # what it took of the device is to be free before memory is planned
-                torch.cuda.empty_cache()
+            with loading_blas_kernels(stand_in, is_enough=is_enough) if is_exact else contextlib.nullcontext():
+                launch_once(
+                    stand_in,
+                    target_linears=self._model.layout.linears,
+                    adapters=self._adapters,
+                    usual=self._usual,
+                    pass_tokens=LOADED_TOKENS,
+                    numerics=self._machine.numerics,
+                    is_enough=is_enough,
+                )
 
     @contextlib.contextmanager
     def measuring(self, decoder: Decoder, objective: Objective) -> Iterator[None]:

@@ -198,8 +198,8 @@ class CapturedPasses:
         is_prepared = wanted is not None
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
         if wanted is None:
-            self._record_spare(num_rows, slots=slots, widest=widest)
-        elif not (is_prepared or self.recorder.is_settled(wanted[1])):
+            self._record_spare(self._trained, num_rows=num_rows, slots=slots, widest=widest)
+        elif not (is_prepared or self.recorder.is_settled(wanted[1], kind=wanted[0])):
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
                 self._prepared = wanted
@@ -209,7 +209,7 @@ class CapturedPasses:
 
     @property
     def _records_ahead(self) -> bool:
-        # ranks record together, a ring makes a recording wait for the device, and one has norms of its own step alone
+        # ranks record together, a ring makes a recording wait for the device, and norms of a later step are others
         return self.recorder.agree is None and self._decoder.ring is None and not self._bank.has_magnitudes
 
     def _wanted_ahead(
@@ -226,31 +226,26 @@ class CapturedPasses:
                 return kind, shape
         return None
 
-    def _record_spare(self, num_rows: float, *, slots: SlotTable, widest: int) -> None:
+    def _record_spare(self, kind: GraphKind, *, num_rows: float, slots: SlotTable, widest: int) -> None:
         """Record a size that no pass has asked for, of the ladder for fewer trials, or prepare it.
 
         Whatever keeps it from being recorded ends the ladder, and nothing else.
         """
         assert self._policy is not None, "a pass has come"
-        assert self._trained is not None, "and it trained"
         shares = sum(rank > 0 for rank in slots.ranks)
-        if self._spares_left == 0 or shares < 2:
+        if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
             return
-        kind, recorded = self._trained, [*self._recorded(self._trained, widest=widest)]
+        recorded = [*self._recorded(kind, widest=widest)]
         missing = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
         prepared, self._prepared_spare = self._prepared_spare, None
-        # another one may be missing by now, as passes go on
+        # another may be missing by now
         kind, shape = prepared or (kind, missing)
         if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
             return
-        # what waits for the step lets the device run dry behind it
-        if not ((is_settled := self.recorder.is_settled(shape)) or self._policy.has_time_to_spare(num_rows)):
-            self._prepared_spare = prepared
-            return
         is_made = False
         try:
-            if prepared is None and not is_settled:
-                # its kernels, behind this step; itself behind the next one
+            if prepared is None and not self.recorder.is_settled(shape, kind=kind):
+                # its kernels, behind this step; itself behind the next one that has time for it
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
                 self._prepared_spare = kind, shape
                 return
@@ -262,6 +257,11 @@ class CapturedPasses:
         finally:
             if not is_made:
                 self._spares_left = 0
+
+    def _can_be_later(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
+        # ranks that choose together must not look at the memory of each
+        is_settled = self._records_ahead and self.recorder.is_settled(shape, kind=kind)
+        return is_settled and self._can_be_ahead(kind, shape, widest=widest)
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""
@@ -311,7 +311,7 @@ class CapturedPasses:
             recorded=list(recorded),
             kind=kind,
             upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
-            can_wait=lambda own: self._records_ahead and self.recorder.is_settled(own),
+            can_wait=lambda own: self._can_be_later(kind, own, widest=widest),
         )
         if record is not None and record.num_rows <= self._most_rows:
             if kind.trains and not any(own.trains for own, _ in self._graphs):

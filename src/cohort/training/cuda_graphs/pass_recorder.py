@@ -120,11 +120,11 @@ class PassRecorder:
         release_cached(self._bank.weights_RD.device)
         return False
 
-    def is_settled(self, shape: PassShape) -> bool:
-        """Return whether nothing that :meth:`warm_up` waits for is left, such as an answer of a BLAS."""
+    def is_settled(self, shape: PassShape, *, kind: GraphKind) -> bool:
+        """Return whether a recording asks a BLAS nothing and loads none of its kernels; a warm-up settles that."""
         if not self._bank.is_exact:
             return True
-        return is_settled(shape.num_rows, agreed=agreed_shapes(self._decoder.products))
+        return is_settled(shape.num_rows, agreed=agreed_shapes(self._decoder.products), trains=kind.trains)
 
     def is_short(self, shape: PassShape) -> bool:
         """Return whether a recording may need memory that the allocator keeps for other uses."""

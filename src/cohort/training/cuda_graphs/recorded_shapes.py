@@ -204,8 +204,10 @@ class RecordingPolicy:
         if use is not None and self._cost(use) > self._launched(need):
             use = None
         own, record = self._rounded([need]), None
-        is_left = kind.trains and recorded and self._can_be_left(need, has_graph=use is not None) and can_wait(own)
-        if not is_left and (use is None or self._cost(use) > self._cost(own)):
+        wants_own = use is None or self._cost(use) > self._cost(own)
+        if wants_own and kind.trains and recorded and self._loses_little(need, has_graph=use is not None):
+            wants_own = not can_wait(own)
+        if wants_own:
             window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
             # evaluations announce nothing: they have to come again
             price = (WORTH if kind.trains else 1.0) * self._launching_rows
@@ -213,8 +215,8 @@ class RecordingPolicy:
         before.append(need)
         return use, record
 
-    def _can_be_left(self, need: PassShape, *, has_graph: bool) -> bool:
-        """Return whether the device would wait longer for a recording now than for one pass as it can be run now."""
+    def _loses_little(self, need: PassShape, *, has_graph: bool) -> bool:
+        """Return whether a pass as it can be run now makes the device wait for less than a recording would."""
         return need.num_rows >= (HIDING_SHARE if has_graph else LAUNCHED_SHARE) * self._launching_rows
 
     def hides_recording(self, num_rows: float) -> bool:
