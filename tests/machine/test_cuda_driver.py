@@ -63,7 +63,8 @@ def test_what_goes_wrong_is_left_to_torch(driver: Path, monkeypatch: pytest.Monk
 
 def test_torch_is_not_imported_for_it(driver: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom cohort.machine.cuda_driver import begin_cuda_context, begin_cuda_driver\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from cohort.machine.cuda_driver import begin_cuda_context, begin_cuda_driver\n"
         # a process must not end in the middle of it
         f"begun = begin_cuda_driver(Path({str(driver)!r}))\nbegun.exception(60)\n"
         "context = begin_cuda_context(begun, is_wanted=lambda: True)\ncontext and context.exception(60)\n"
