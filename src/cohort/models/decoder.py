@@ -164,12 +164,12 @@ class Decoder:
             require_exact_forms(self.products, config=self.config, is_divided=self._is_divided)
         agreed = AgreedShapes() if exact and asks_blas else None
         for layer in self.layers:
-            layer.use_exact_mlp(exact=exact, agreed=agreed)
+            # routers, as the head below, ask for themselves: what is asked of them says nothing of other products
+            layer.use_exact_mlp(exact=exact, agreed=AgreedShapes() if agreed else None)
         for product in self.products:
             if can_be_exact(product):
                 product.is_exact = exact
             if may_ask(product):
-                # a loss head has rows of its own, so what is asked about them says nothing of other products
                 product.agreed_shapes = AgreedShapes() if agreed and product is self._head else agreed
 
     def weight_of(self, name: str) -> Tensor:

@@ -125,6 +125,9 @@ def test_a_training_pass_is_not_settled_by_passes_that_measure(answers: KeptAnsw
     answers.add(FORWARD.name(640), agrees=False)
     assert is_settled(640, agreed=agreed, trains=False)
     assert not is_settled(640, agreed=agreed, trains=True), "gradients of inputs have not been seen"
+    agreed.products.add(PRODUCT)
+    assert is_settled(640, agreed=agreed, trains=False), "an evaluation has none"
+    assert not is_settled(640, agreed=agreed, trains=True)
 
 
 def test_what_the_blas_computes_is_loaded_until_that_is_enough(
@@ -141,8 +144,8 @@ def test_what_the_blas_computes_is_loaded_until_that_is_enough(
     answers.add(PRODUCT.name(384), agrees=False)
     answers.add(PRODUCT.name(640), agrees=True)
     load_agreed([PRODUCT], is_enough=lambda: len(launched) == 1)
-    assert launched == [((256, 64), (64, 32), (256, 32))]
-    assert answers.loaded == {PRODUCT.name(256)}
+    assert launched == [((640, 64), (64, 32), (640, 32))]
+    assert answers.loaded == {PRODUCT.name(640)}
     load_agreed([PRODUCT])
     assert answers.loaded == {PRODUCT.name(256), PRODUCT.name(640)}
     answers.add(FORWARD.name(128), agrees=True)

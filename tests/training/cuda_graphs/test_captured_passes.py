@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
 
 from cohort.training.cuda_graphs import pass_recorder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
@@ -129,37 +127,6 @@ def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypa
     assert max(found) == max(held)
     assert min(found) < 500
     assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
-
-
-@pytest.mark.parametrize("hindrance", ["", "ranks", "ring", "norms", "a question", "memory", "a larger one"])
-def test_a_recording_is_left_to_a_later_time_where_one_will_come(
-    monkeypatch: pytest.MonkeyPatch, hindrance: str
-) -> None:
-    passes = sharing(monkeypatch, [FakeGraph() for _ in range(9)])
-    assert passes._policy is not None
-    left: list[bool] = []
-
-    def choose(*_: object, can_wait: Callable[[PassShape], bool], **__: object) -> tuple[None, None]:
-        left.append(can_wait(NEED))
-        return None, None
-
-    monkeypatch.setattr(passes._policy, "choose", choose)
-    decoder, bank = cast(Any, passes._decoder), cast(Any, passes._bank)
-    if hindrance == "ranks":
-        passes.recorder.agree = lambda recorded: recorded
-    elif hindrance == "ring":
-        decoder.ring = object()
-    elif hindrance == "norms":
-        bank.has_magnitudes = True
-    elif hindrance == "a question":
-        # of a BLAS, which has not been asked
-        bank.is_exact = True
-    elif hindrance == "memory":
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 29, 80 << 30))
-    elif hindrance == "a larger one":
-        passes.recorder._largest_rows = NEED.num_rows - 1
-    passes._graph(NEED, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=None)
-    assert left == [not hindrance]
 
 
 def test_one_trial_alone_has_no_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,14 +48,19 @@ def test_what_the_linears_know_of_the_blas_settles_a_size(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pass_recorder, "is_settled", is_settled)
     agreed, of_head = AgreedShapes(), AgreedShapes()
-    products = (SimpleNamespace(), SimpleNamespace(agreed_shapes=agreed), SimpleNamespace(agreed_shapes=of_head))
-    decoder: Any = SimpleNamespace(products=products)
+    products = (SimpleNamespace(), SimpleNamespace(agreed_shapes=agreed))
+    layer = SimpleNamespace(linears=[SimpleNamespace(frozen=product) for product in products])
+    decoder: Any = SimpleNamespace(layers=[layer], products=(*products, SimpleNamespace(agreed_shapes=of_head)))
     bank: Any = SimpleNamespace(is_exact=True)
     recorder = PassRecorder(decoder, bank)
     shape = PassShape(num_rows=640, num_sequences=8, length=512, num_trained=304)
     assert not recorder.is_settled(shape, kind=GraphKind.SUMS)
     assert not recorder.is_settled(shape, kind=GraphKind.MEASURES)
     assert asked == [(640, agreed, True), (640, agreed, False)]
+    # on a base whose linears never ask, the head says nothing of them
+    layer.linears = layer.linears[:1]
+    assert not recorder.is_settled(shape, kind=GraphKind.SUMS)
+    assert asked.pop() == (640, None, True)
     # other numerics ask nothing
     bank.is_exact = False
     assert recorder.is_settled(shape, kind=GraphKind.SUMS)

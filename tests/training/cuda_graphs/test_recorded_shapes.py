@@ -171,40 +171,6 @@ def test_what_is_recorded_while_the_device_computes_has_to_save_less() -> None:
     assert not policy.hides_recording(policy._launching_rows / 4)
 
 
-def test_a_large_pass_leaves_its_recording_to_a_time_when_the_device_computes() -> None:
-    policy = RecordingPolicy(CONFIG)
-    launching = policy._launching_rows
-
-    def chosen(share: float, *, held: float | None, can_wait: bool = True) -> tuple[PassShape | None, PassShape | None]:
-        """What a pass of this share of a launch is given, with a graph for a share or for another kind alone."""
-        need = PassShape(num_rows=int(share * launching), num_sequences=9, length=200, num_trained=600)
-        graphs = [rounded_up(replace(need, num_rows=int(held * launching)), padded=False)] if held else []
-        upcoming = [need] * 30
-        return policy.choose(
-            need, recorded=graphs, kind=GraphKind.SUMS, upcoming=lambda: upcoming, can_wait=lambda _: can_wait
-        )
-
-    # the device would wait longer for a recording than it is at the rows of filler
-    use, record = chosen(0.6, held=0.9)
-    assert (use is not None, record) == (True, None)
-    # or than for the rest of the launches
-    assert chosen(0.8, held=0.3) == (None, None)
-    # a small pass is launched at five times its price, and no graph is recorded behind small steps
-    for share, held in ((0.6, 0.3), (0.3, 0.9)):
-        assert chosen(share, held=held)[1] is not None
-    # a first recording has to be waited for
-    assert chosen(0.8, held=None)[1] is not None
-    # evaluations announce nothing, and are recorded when they come again
-    need = PassShape(num_rows=int(0.6 * launching), num_sequences=9, length=200, num_trained=600)
-    wide = rounded_up(replace(need, num_rows=int(0.9 * launching)), padded=False)
-    found = [
-        policy.choose(need, recorded=[wide], kind=GraphKind.MEASURES, can_wait=lambda _: True)[1] for _ in range(9)
-    ]
-    assert any(found)
-    # ranks that record together never record ahead
-    assert all(chosen(share, held=held, can_wait=False)[1] for share, held in ((0.6, 0.9), (0.8, 0.3)))
-
-
 def test_nothing_is_recorded_for_a_pass_that_does_not_come_again() -> None:
     policy = RecordingPolicy(CONFIG)
     need = PassShape(num_rows=5000, num_sequences=30, length=200, num_trained=3000)

@@ -60,12 +60,16 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
         if found is None:
             return False
         agreed.answers[key] = found
+        if found:
+            # by the product that follows
+            kept.loaded.add(name)
     return agreed.answers[key]
 
 
-def is_settled(num_rows: int, *, agreed: AgreedShapes) -> bool:
+def is_settled(num_rows: int, *, agreed: AgreedShapes, trains: bool) -> bool:
     """As :func:`cohort.kernels.exact_product.is_settled`, for the products of the passes so far."""
-    return all(_is_product_settled(product, num_rows=num_rows, agreed=agreed) for product in agreed.products)
+    products = [product for product in agreed.products if trains or product.forward]
+    return all(_is_product_settled(product, num_rows=num_rows, agreed=agreed) for product in products)
 
 
 def _is_product_settled(product: AskedProduct, *, num_rows: int, agreed: AgreedShapes) -> bool:
@@ -78,7 +82,8 @@ def _is_product_settled(product: AskedProduct, *, num_rows: int, agreed: AgreedS
 
 def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], bool]) -> None:
     """As :func:`cohort.kernels.exact_product.load_agreed`, on filler."""
-    sizes = range(ROW_MULTIPLE, MOST_ROWS + 1, ROW_MULTIPLE)
+    # the largest first: what it takes serves the others
+    sizes = range(MOST_ROWS, 0, -ROW_MULTIPLE)
     agreeing = [
         (product, num_rows)
         for product in products
@@ -94,8 +99,8 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
 
 def _launch_on_filler(product: AskedProduct, *, num_rows: int) -> None:
     # in a function of its own: what one product takes is free for the next
-    x_MI = torch.empty(num_rows, product.inner_width, dtype=product.dtype, device=product.device)
     weight_NK = torch.empty(product.weight_shape, dtype=product.dtype, device=product.device)
+    x_MI = torch.empty(num_rows, product.inner_width, dtype=product.dtype, device=product.device)
     blas_product(x_MI, weight_NK, x_MI.new_empty(num_rows, product.width), forward=product.forward)
 
 

@@ -40,7 +40,7 @@ class AskedProduct:
 
 @dataclass(frozen=True, eq=False)
 class AgreedShapes:
-    """Answers of the BLAS, shared by products whose passes have the same numbers of rows: those of a model's linears.
+    """Answers of the BLAS, shared by the linears of a model; a loss head and a router have their own.
 
     Attributes:
         answers: By the number of rows and the product: whether the BLAS gave the very bits.

@@ -74,7 +74,7 @@ def is_settled(num_rows: int, *, agreed: AgreedShapes | None, trains: bool) -> b
     # where products have been asked about there is Triton
     from cohort.kernels.exact_product import agreed_blas
 
-    return agreed_blas.is_settled(num_rows, agreed=agreed)
+    return agreed_blas.is_settled(num_rows, agreed=agreed, trains=trains)
 
 
 def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], bool] = lambda: False) -> None:

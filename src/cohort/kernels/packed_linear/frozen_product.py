@@ -116,7 +116,7 @@ def may_ask(frozen: FrozenProduct) -> TypeGuard[AskingProduct]:
 
 
 def agreed_shapes(products: Iterable[FrozenProduct]) -> AgreedShapes | None:
-    """Return what the products of a model know of the BLAS, which they share; None where none may ask it."""
+    """Return what the linears of a model know of the BLAS, which they share; None where none may ask it."""
     return next((product.agreed_shapes for product in products if may_ask(product)), None)
 
 

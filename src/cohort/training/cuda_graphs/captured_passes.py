@@ -189,16 +189,21 @@ class CapturedPasses:
         has_recorded, self._has_recorded = self._has_recorded, False
         if has_recorded or self._policy is None or self._trained is None:
             return
+        # ranks record together, and a ring of layers makes a recording wait for the device
+        if self.recorder.agree is not None or self._decoder.ring is not None:
+            return
         slots = self._bank.slot_table()
-        # what is recorded knows no wider rank
+        # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
         widest = max(slots.ranks, default=0)
-        if widest == 0 or not self._records_ahead or not self._policy.hides_recording(num_rows):
+        if widest == 0 or self._bank.has_magnitudes:
+            return
+        if not self._policy.hides_recording(num_rows):
             return
         wanted, self._prepared = self._prepared, None
         is_prepared = wanted is not None
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
         if wanted is None:
-            self._record_spare(self._trained, num_rows=num_rows, slots=slots, widest=widest)
+            self._record_spare(num_rows, slots=slots, widest=widest)
         elif not (is_prepared or self.recorder.is_settled(wanted[1], kind=wanted[0])):
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
             if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
@@ -206,11 +211,6 @@ class CapturedPasses:
         elif self._can_be_ahead(*wanted, widest=widest):
             self._add(wanted[1], kind=wanted[0], slots=slots, widest=widest)
         self._has_recorded = False
-
-    @property
-    def _records_ahead(self) -> bool:
-        # ranks record together, a ring makes a recording wait for the device, and norms of a later step are others
-        return self.recorder.agree is None and self._decoder.ring is None and not self._bank.has_magnitudes
 
     def _wanted_ahead(
         self, upcoming: Callable[[], Sequence[PassShape]], *, widest: int
@@ -226,28 +226,28 @@ class CapturedPasses:
                 return kind, shape
         return None
 
-    def _record_spare(self, kind: GraphKind, *, num_rows: float, slots: SlotTable, widest: int) -> None:
+    def _record_spare(self, num_rows: float, *, slots: SlotTable, widest: int) -> None:
         """Record a size that no pass has asked for, of the ladder for fewer trials, or prepare it.
 
         Whatever keeps it from being recorded ends the ladder, and nothing else.
         """
         assert self._policy is not None, "a pass has come"
+        assert self._trained is not None, "and it trained"
         shares = sum(rank > 0 for rank in slots.ranks)
         if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
             return
-        recorded = [*self._recorded(kind, widest=widest)]
-        missing = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
         prepared, self._prepared_spare = self._prepared_spare, None
-        # another may be missing by now
-        kind, shape = prepared or (kind, missing)
-        if shape is None or not self._can_be_ahead(kind, shape, widest=widest):
+        # another one may be missing by now, as passes go on
+        spare = prepared or self._missing_spare(self._trained, widest=widest)
+        if spare is None or not self._can_be_ahead(*spare, widest=widest):
             return
+        kind, shape = spare
         is_made = False
         try:
             if prepared is None and not self.recorder.is_settled(shape, kind=kind):
                 # its kernels, behind this step; itself behind the next one that has time for it
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
-                self._prepared_spare = kind, shape
+                self._prepared_spare = spare
                 return
             graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=False, tries_again=False)
             if graph is not None:
@@ -258,10 +258,11 @@ class CapturedPasses:
             if not is_made:
                 self._spares_left = 0
 
-    def _can_be_later(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
-        # ranks that choose together must not look at the memory of each
-        is_settled = self._records_ahead and self.recorder.is_settled(shape, kind=kind)
-        return is_settled and self._can_be_ahead(kind, shape, widest=widest)
+    def _missing_spare(self, kind: GraphKind, *, widest: int) -> tuple[GraphKind, PassShape] | None:
+        assert self._policy is not None, "a pass has come"
+        recorded = [*self._recorded(kind, widest=widest)]
+        shape = self._policy.spare(recorded=recorded, kind=kind, most_rows=self._most_rows)
+        return None if shape is None else (kind, shape)
 
     def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
         """Return whether a recording that is missing would find its memory without waiting for the device."""
@@ -311,7 +312,6 @@ class CapturedPasses:
             recorded=list(recorded),
             kind=kind,
             upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
-            can_wait=lambda own: self._can_be_later(kind, own, widest=widest),
         )
         if record is not None and record.num_rows <= self._most_rows:
             if kind.trains and not any(own.trains for own, _ in self._graphs):

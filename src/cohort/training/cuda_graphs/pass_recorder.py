@@ -124,7 +124,8 @@ class PassRecorder:
         """Return whether a recording asks a BLAS nothing and loads none of its kernels; a warm-up settles that."""
         if not self._bank.is_exact:
             return True
-        return is_settled(shape.num_rows, agreed=agreed_shapes(self._decoder.products), trains=kind.trains)
+        linears = (linear.frozen for layer in self._decoder.layers for linear in layer.linears)
+        return is_settled(shape.num_rows, agreed=agreed_shapes(linears), trains=kind.trains)
 
     def is_short(self, shape: PassShape) -> bool:
         """Return whether a recording may need memory that the allocator keeps for other uses."""

@@ -49,9 +49,6 @@ WORTH = 0.75
 WORTH_AHEAD = 0.25
 # a recording takes as long as the device is at this share of the rows of a launch: 0.16 s for an 8B model
 HIDING_SHARE = 0.5
-# A pass of this share is launched, and the device waits for that by a quarter of a launch, before its size is recorded
-# while it computes; a recording at once would take a half
-LAUNCHED_SHARE = 0.75
 # the same times for a row over weights in e4m3: the device needs 0.7 of them, the host launches 1.15 times as long
 # (passes of 1,024 to 4,096 tokens of an 8B model)
 CODED_GAIN = 1.15 / 0.7
@@ -187,7 +184,6 @@ class RecordingPolicy:
         recorded: Sequence[PassShape],
         kind: GraphKind,
         upcoming: Callable[[], Sequence[PassShape]] | None = None,
-        can_wait: Callable[[PassShape], bool] = lambda _: False,
     ) -> tuple[PassShape | None, PassShape | None]:
         """Return the recorded shape to use and the shape to record instead; neither to launch kernel by kernel.
 
@@ -196,28 +192,19 @@ class RecordingPolicy:
             kind: What the pass does.
             upcoming: Returns the training passes after this one, as long as the same trials are resident; None where
                 that is not known.
-            can_wait: Returns whether a size of this pass's own may be recorded behind the step, if :meth:`ahead` wants
-                it.
         """
         before = self._before[kind]
         use = min((shape for shape in recorded if shape.holds(need)), key=self._cost, default=None)
         if use is not None and self._cost(use) > self._launched(need):
             use = None
         own, record = self._rounded([need]), None
-        wants_own = use is None or self._cost(use) > self._cost(own)
-        if wants_own and kind.trains and recorded and self._loses_little(need, has_graph=use is not None):
-            wants_own = not can_wait(own)
-        if wants_own:
+        if use is None or self._cost(use) > self._cost(own):
             window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
             # evaluations announce nothing: they have to come again
             price = (WORTH if kind.trains else 1.0) * self._launching_rows
             record = self._best_size(need, window=window, recorded=recorded, price=price)
         before.append(need)
         return use, record
-
-    def _loses_little(self, need: PassShape, *, has_graph: bool) -> bool:
-        """Return whether a pass as it can be run now makes the device wait for less than a recording would."""
-        return need.num_rows >= (HIDING_SHARE if has_graph else LAUNCHED_SHARE) * self._launching_rows
 
     def hides_recording(self, num_rows: float) -> bool:
         """Return whether the device is at ``num_rows`` rows of training passes for as long as a recording takes."""
