@@ -102,16 +102,18 @@ def measured(decoder: Decoder, *, tokens: int, numerics: Numerics, ranks: Sequen
     return row | {"kernels": {name: [round(spent, 3), count] for name, (spent, count) in longest}}
 
 
+def _headline(shape: str, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    found = {}
+    for over in ("linears", "floor"):
+        for row in rows:
+            numerics = "" if row["numerics"] == Numerics.FAST else f"_{row['numerics']}"
+            found[f"small_pass_{shape}_{row['tokens']}{numerics}_over_{over}"] = row["step_ms"] / row[f"{over}_ms"]
+    return found
+
+
 def write(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
-    """Write what was measured so far; headlines are of fast numerics."""
-    shipped = [row for row in rows if row["numerics"] == Numerics.FAST]
-    headline = {
-        f"small_pass_{options.shape}_{row['tokens']}_over_linears": row["step_ms"] / row["linears_ms"]
-        for row in shipped
-    }
-    headline |= {
-        f"small_pass_{options.shape}_{row['tokens']}_over_floor": row["step_ms"] / row["floor_ms"] for row in shipped
-    }
+    """Write what was measured so far."""
+    headline = _headline(options.shape, rows)
     write_result(
         options.out or RESULTS / f"small_passes_{options.shape}.json", question=QUESTION, headline=headline, rows=rows
     )

@@ -38,12 +38,16 @@ def test_a_gpu_is_begun_with_for_a_task_that_trains_on_one(
 
 
 def test_a_task_that_is_wrong_is_told_of_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
     def begin(driver: object, *, is_wanted: Callable[[], bool]) -> None:
         # in a thread, whose errors nothing reads
         with pytest.raises(InputError):
             is_wanted()
+        asked.append(driver)
 
     monkeypatch.setattr(cuda_driver, "begin_cuda_context", begin)
     monkeypatch.setattr(ahead, "begin_rows_ahead", lambda *_: False)
     (tmp_path / "task.yaml").write_text(TASK + "num_gpu: 0\n")
     work_ahead.begin_task(tmp_path / "task.yaml", (), driver=None)
+    assert asked == [None]

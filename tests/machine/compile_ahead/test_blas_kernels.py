@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -58,9 +59,11 @@ def test_each_linear_is_loaded_both_ways_and_the_head_is_not(
 def test_what_fails_leaves_the_kernels_to_the_passes_and_memory_to_the_plan(
     decoder: Decoder, freed: list[str], monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    entered = threading.Event()
+    entered, held = threading.Event(), list[weakref.ref[torch.Tensor]]()
 
     def load(*_: object, **__: object) -> None:
+        operand = torch.zeros(4)
+        held.append(weakref.ref(operand))
         entered.wait(30)
         if fails == "thread":
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -80,3 +83,4 @@ def test_what_fails_leaves_the_kernels_to_the_passes_and_memory_to_the_plan(
     else:
         run()
     assert freed == (["freed"] if fails == "thread" else ["loaded", "freed"])
+    assert [operand() for operand in held] == [None], "its frames would hold them"
