@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from tests.end_to_end.base_models.pretrained import write_pretrained
 from tests.end_to_end.stopped.forked_runs import ForkServer
@@ -43,6 +44,11 @@ def values_of(run: Path) -> tuple[float, float]:
     return facts.finals.base.values["loss"].value, best.values["loss"].value
 
 
+def act_on(run: Path) -> str:
+    # a run may be killed before it has a database
+    return "resume" if RunDirectory(run).holds_run() else "tune"
+
+
 def sweep(server: ForkServer, folder: Path, sections: dict[str, Any], *, shares: list[float]) -> tuple[float, float]:
     """Run a task undisturbed and killed at shares of that time; require the same outcome, and return both losses."""
     command = {"folder": str(folder), "sections": sections}
@@ -51,12 +57,10 @@ def sweep(server: ForkServer, folder: Path, sections: dict[str, Any], *, shares:
     seconds = time.monotonic() - began
     killed, statuses = folder / "killed", []
     for share in shares:
-        act = "resume" if (killed / "run.db").exists() else "tune"
-        statuses.append(server.run({**command, "act": act, "run": str(killed)}, kill_after=share * seconds))
+        statuses.append(server.run({**command, "act": act_on(killed), "run": str(killed)}, kill_after=share * seconds))
     assert -signal.SIGKILL in statuses
     if statuses[-1] != 0:
-        act = "resume" if (killed / "run.db").exists() else "tune"
-        assert server.run({**command, "act": act, "run": str(killed)}) == 0
+        assert server.run({**command, "act": act_on(killed), "run": str(killed)}) == 0
     assert outcome_of(killed) == outcome_of(folder / "whole")
     return values_of(folder / "whole")
 
