@@ -79,9 +79,9 @@ def test_what_compiles_and_the_driver_start_before_the_task_is_read(
         begun.append("driver")
         return driver
 
-    def begin_task(path: Path, overrides: Sequence[str], *, driver: object) -> None:
+    def begin_task(path: Path, overrides: Sequence[str], *, driver: object, new_directory: Path | None) -> None:
         begun.append("task")
-        given.append((path, tuple(overrides), driver))
+        given.append((path, tuple(overrides), driver, new_directory))
 
     given: list[object] = []
     monkeypatch.setattr(fork_server, "begin_fork_server", lambda: begun.append("fork server"))
@@ -90,7 +90,11 @@ def test_what_compiles_and_the_driver_start_before_the_task_is_read(
     path = tmp_path / "none.yaml"
     assert cohort(capsys, "tune", path, "--training.seed", "3")[0] == 2
     assert begun == ["fork server", "driver", "task"]
-    assert given == [(path, ("--training.seed", "3"), driver)]
+    assert given == [(path, ("--training.seed", "3"), driver, Path("runs") / "none")]
+    given.clear()
+    assert cohort(capsys, "tune", path, "-o", tmp_path / "run", "--on-existing", "resume")[0] == 2
+    # whatever is there, the run goes on
+    assert given == [(path, (), driver, None)]
 
 
 def test_a_rank_of_a_launcher_begins_no_driver_and_no_context(
@@ -106,7 +110,7 @@ def test_a_rank_of_a_launcher_begins_no_driver_and_no_context(
         module, "launched_ranks", lambda: nullcontext(SimpleNamespace(place=SimpleNamespace(num_restarts=0)))
     )
     monkeypatch.setattr(module, "begin_processes", begin_processes)
-    monkeypatch.setattr(module, "begin_task", lambda *_, driver: drivers.append(driver))
+    monkeypatch.setattr(module, "begin_task", lambda *_, driver, **__: drivers.append(driver))
     cohort(capsys, "tune", tmp_path / "none.yaml")
     assert drivers == [None]
 

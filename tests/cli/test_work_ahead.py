@@ -37,6 +37,25 @@ def test_a_gpu_is_begun_with_for_a_task_that_trains_on_one(
     assert asked == [(driver, is_wanted)]
 
 
+@pytest.mark.parametrize(("goes_on", "is_wanted"), [(False, False), (True, True)])
+def test_a_directory_that_is_taken_takes_no_memory_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_on: bool, is_wanted: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(cuda_driver, "begin_cuda_context", lambda _, *, is_wanted: asked.append(is_wanted()))
+    monkeypatch.setattr(ahead, "begin_rows_ahead", lambda *_: True)
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "task.yaml").write_text(TASK)
+    taken = tmp_path / "run"
+    taken.mkdir()
+    (taken / "run.db").touch()
+    where = None if goes_on else taken
+    work_ahead.begin_task(tmp_path / "task.yaml", (), driver=None, new_directory=where)
+    assert asked == [is_wanted]
+    work_ahead.begin_task(tmp_path / "task.yaml", (), driver=None, new_directory=tmp_path / "other")
+    assert asked == [is_wanted, True]
+
+
 def test_a_task_that_is_wrong_is_told_of_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

@@ -62,7 +62,8 @@ def tune(
         driver = begin_processes() if ranks is None else None
         with ending_imports(as_json=as_json, resume=run_directory), imports_uncollected("cohort.prepare.fitting_task"):
             # before what follows imports torch
-            begin_task(task, context.obj or (), driver=driver)
+            new_directory = run_directory if on_existing == "error" else None
+            begin_task(task, context.obj or (), driver=driver, new_directory=new_directory)
             from cohort.core.errors import InputError
             from cohort.prepare.fitting_task import load_fitting_task
             from cohort.runs.directory import RunDirectory

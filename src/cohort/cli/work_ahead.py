@@ -25,20 +25,28 @@ def begin_processes() -> Future[int] | None:
     return begin_cuda_driver()
 
 
-def begin_task(path: Path, overrides: Sequence[str], *, driver: Future[int] | None) -> None:
+def begin_task(
+    path: Path, overrides: Sequence[str], *, driver: Future[int] | None, new_directory: Path | None = None
+) -> None:
     """Begin with the rows of a task, and with its GPU; call it before anything imports torch.
 
     Args:
         overrides: Values of its keys from the command line.
         driver: What :func:`begin_processes` returned; None for a task whose GPUs are other processes'.
+        new_directory: Where a run is to be made; the command ends where one is there. None where it goes on.
     """
     from cohort.machine.cuda_driver import begin_cuda_context
     from cohort.prepare.rows.ahead import begin_rows_ahead
+    from cohort.runs.directory import RunDirectory
     from cohort.tasks.loading import load_task
 
+    def trains_on_gpu() -> bool:
+        # what is wrong with either is said where the run reads it
+        is_refused = new_directory is not None and RunDirectory.find_problem(new_directory) is not None
+        return not is_refused and load_task(path, overrides).num_gpus != 0
+
     begin_rows_ahead(path, overrides)
-    # errors are raised where the run reads the task
-    begin_cuda_context(driver, is_wanted=lambda: load_task(path, overrides).num_gpus != 0)
+    begin_cuda_context(driver, is_wanted=trains_on_gpu)
 
 
 def end_work_ahead() -> None:
