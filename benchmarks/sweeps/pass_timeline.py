@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,12 +39,7 @@ class HostTimes:
 
     def times(self, factor: float) -> HostTimes:
         """Return those of a host that takes ``factor`` times as long."""
-        return HostTimes(
-            launch=factor * self.launch,
-            record=factor * self.record,
-            warm_up=factor * self.warm_up,
-            replay=factor * self.replay,
-        )
+        return HostTimes(**{name: factor * milliseconds for name, milliseconds in asdict(self).items()})
 
 
 # of a GPU, an H200 with an 8B decoder: a part that each pass has and one for each row, by whether it trains; an update

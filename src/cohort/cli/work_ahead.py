@@ -41,7 +41,7 @@ def begin_task(
     from cohort.tasks.loading import load_task
 
     def trains_on_gpu() -> bool:
-        # what is wrong with either is said where the run reads it
+        # errors of either are raised where the run reads it
         is_refused = new_directory is not None and RunDirectory.find_problem(new_directory) is not None
         return not is_refused and load_task(path, overrides).num_gpus != 0
 

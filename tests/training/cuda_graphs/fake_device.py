@@ -71,9 +71,7 @@ def fake_device(
         is_sparse=lambda _: False,
     )
     layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])], first_experts=())
-    decoder = SimpleNamespace(
-        ring=None, config=config, layers=[layer] * num_layers, part=range(num_layers), products=()
-    )
+    decoder = SimpleNamespace(ring=None, config=config, layers=[layer] * num_layers, part=range(num_layers))
     bank = SimpleNamespace(
         is_exact=False,
         weights_RD=torch.zeros(1),

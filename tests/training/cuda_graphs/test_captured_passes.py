@@ -120,13 +120,13 @@ NEED = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
 
 def test_sizes_for_fewer_trials_are_recorded_once_nothing_else_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = sharing(monkeypatch, [FakeGraph() for _ in range(40)])
-    held, busy = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
-    assert behind_steps(passes, times=20, num_rows=0.9 * busy) == held, "the device might wait for it"
-    found = behind_steps(passes, times=20, num_rows=busy)
+    held, launching = passes.sizes[GraphKind.SUMS], launching_rows(passes._decoder.config)
+    assert behind_steps(passes, times=20, num_rows=0.9 * launching) == held, "the device might wait for it"
+    found = behind_steps(passes, times=20, num_rows=launching)
     assert set(found) > set(held)
     assert max(found) == max(held)
     assert min(found) < 500
-    assert behind_steps(passes, times=20, num_rows=busy) == found, "the ladder is whole"
+    assert behind_steps(passes, times=20, num_rows=launching) == found, "the ladder is whole"
 
 
 def test_one_trial_alone_has_no_smaller_passes(monkeypatch: pytest.MonkeyPatch) -> None:

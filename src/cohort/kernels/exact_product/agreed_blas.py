@@ -82,19 +82,17 @@ def _is_product_settled(product: AskedProduct, *, num_rows: int, agreed: AgreedS
 
 def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], bool]) -> None:
     """As :func:`cohort.kernels.exact_product.load_agreed`, on filler."""
-    # the largest first: what it takes serves the others
-    sizes = range(MOST_ROWS, 0, -ROW_MULTIPLE)
-    agreeing = [
-        (product, num_rows)
-        for product in products
-        for num_rows in sizes
-        if kept_answers(product.device).get(product.name(num_rows))
-    ]
-    for product, num_rows in agreeing:
-        if is_enough():
-            return
-        _launch_on_filler(product, num_rows=num_rows)
-        kept_answers(product.device).loaded.add(product.name(num_rows))
+    for product in products:
+        kept = kept_answers(product.device)
+        # the largest first: what it takes serves the others
+        for num_rows in range(MOST_ROWS, 0, -ROW_MULTIPLE):
+            name = product.name(num_rows)
+            if not kept.get(name):
+                continue
+            if is_enough():
+                return
+            _launch_on_filler(product, num_rows=num_rows)
+            kept.loaded.add(name)
 
 
 def _launch_on_filler(product: AskedProduct, *, num_rows: int) -> None:
