@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cohort.kernels.exact_product import (
     AgreedShapes,
     AskedProduct,
     agreed_blas,
+    ask_ahead,
     exact_product,
     is_settled,
     load_agreed,
@@ -22,6 +24,9 @@ from cohort.kernels.exact_product.agreed_blas import LEAST_WASTE, blas_agrees
 from cohort.kernels.exact_product.kept_answers import KeptAnswers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
+
+PRODUCT = AskedProduct(weight_shape=(64, 32), forward=False, dtype=torch.bfloat16, device=torch.device("cpu"))
+FORWARD = replace(PRODUCT, forward=True)
 
 
 def test_sizes_that_do_not_come_again_are_not_asked() -> None:
@@ -44,16 +49,15 @@ def test_a_weight_of_zeros_says_nothing_about_others(
         out.mul_(1 if agrees else 1 + 2**-7)
 
     monkeypatch.setattr(agreed_blas, "exact_hopper_product", exact)
-    x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)
-    assert agreed_blas._ask(x, weight, forward=forward) is agrees
+    assert agreed_blas._ask(replace(PRODUCT, forward=forward), num_rows=4) is agrees
 
 
 def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[tuple[int, ...], bool]] = []
 
-    def ask(x: torch.Tensor, weight: torch.Tensor, *, forward: bool) -> bool:
-        asked.append(((x.shape[0], *weight.shape), forward))
-        return forward
+    def ask(product: AskedProduct, *, num_rows: int) -> bool:
+        asked.append(((num_rows, *product.weight_shape), product.forward))
+        return product.forward
 
     answers = KeptAnswers(None)
     for name, value in (
@@ -79,10 +83,6 @@ def test_each_product_is_asked_about_once_and_only_as_an_allocator_lays_it(monke
     assert not blas_agrees(shifted, weight, forward=True, agreed=agreed)
     assert not blas_agrees(x, room[start + 8 :][: 64 * 64].view(64, 64), forward=True, agreed=agreed)
     assert len(asked) == 2
-
-
-PRODUCT = AskedProduct(weight_shape=(64, 32), forward=False, dtype=torch.bfloat16, device=torch.device("cpu"))
-FORWARD = replace(PRODUCT, forward=True)
 
 
 @pytest.fixture
@@ -166,8 +166,81 @@ def test_products_are_seen_at_sizes_that_come_again(answers: KeptAnswers, monkey
 
 def test_what_was_not_launched_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreed_blas, "exact_hopper_product", lambda *_, **__: None)
-    x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)
-    assert agreed_blas._ask(x, weight, forward=True) is None
+    assert agreed_blas._ask(FORWARD, num_rows=4) is None
+
+
+@pytest.fixture
+def no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is not there has none."""
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("no_stream")
+def test_what_is_asked_ahead_settles_each_size(answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    launched: list[int] = []
+
+    def ask(product: AskedProduct, *, num_rows: int) -> bool:
+        asked.append(product.name(num_rows))
+        return product.forward
+
+    monkeypatch.setattr(agreed_blas, "_ask", ask)
+    monkeypatch.setattr(agreed_blas, "blas_product", lambda x, *_, **__: launched.append(x.shape[0]))
+    ask_ahead(AgreedShapes(), row_counts=[640], room_bytes=1 << 30)
+    assert not asked, "no product has been seen"
+    agreed = AgreedShapes(products={PRODUCT, FORWARD})
+    answers.add(PRODUCT.name(768), agrees=False)
+    answers.add(FORWARD.name(768), agrees=True)
+    sizes = [4608, 2112, 1024, 896, 768, 640]
+    ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+    assert asked == [product.name(rows) for rows in (896, 640) for product in (PRODUCT, FORWARD)]
+    assert launched == [768], "what was answered by an earlier process is loaded"
+    assert all(is_settled(rows, agreed=agreed, trains=True) for rows in sizes)
+    ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+    assert len(asked) == 4
+    assert launched == [768]
+
+
+@pytest.mark.usefixtures("no_stream")
+def test_what_does_not_fit_or_comes_too_late_is_left_to_the_passes(
+    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(agreed_blas, "_ask", lambda _, *, num_rows: asked.append(num_rows))
+    agreed = AgreedShapes(products={PRODUCT})
+    # 64 x 32 weights, and of each row 64 of x, 32 of both products and a byte for each of their entries
+    room = 2 * 64 * 32 + 640 * (2 * (64 + 2 * 32) + 32)
+    ask_ahead(agreed, row_counts=[896, 640, 512], room_bytes=room)
+    assert asked == [640, 512]
+    assert not answers.loaded, "what was not launched says nothing"
+    ask_ahead(agreed, row_counts=[640, 512], room_bytes=room, is_enough=lambda: len(asked) == 3)
+    assert asked == [640, 512, 640]
+
+
+@pytest.mark.gpu
+def test_what_is_asked_ahead_is_what_a_pass_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not runs_hopper(torch.device("cuda")):
+        pytest.skip("not a Hopper")
+    product = AskedProduct(
+        weight_shape=(4096, 1024), forward=True, dtype=torch.bfloat16, device=torch.zeros(1, device="cuda").device
+    )
+    found, sizes = list[dict[str, bool]](), [4096, 1152, 256, 128]
+    for is_ahead in (True, False):
+        answers = KeptAnswers(None)
+        monkeypatch.setattr(agreed_blas, "kept_answers", lambda device, answers=answers: answers)
+        agreed = AgreedShapes(products={product, replace(product, forward=False)})
+        if is_ahead:
+            ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+            assert all(is_settled(rows, agreed=agreed, trains=True) for rows in sizes)
+        weight = torch.randn(*product.weight_shape, device="cuda").bfloat16()
+        for rows in sizes:
+            exact_product(torch.randn(rows, 1024, device="cuda").bfloat16(), weight, forward=True, agreed=agreed)
+            exact_product(torch.randn(rows, 4096, device="cuda").bfloat16(), weight, forward=False, agreed=agreed)
+        found.append(dict(answers._answers))
+    assert found[0] == found[1]
+    assert found[0]
 
 
 @pytest.mark.gpu
@@ -198,9 +271,9 @@ def test_what_was_answered_before_is_not_asked_again(tmp_path: Path, monkeypatch
     kept, asked = tmp_path / "answers.jsonl", list[int]()
     ask = agreed_blas._ask
 
-    def counted(x: torch.Tensor, weight: torch.Tensor, *, forward: bool) -> bool | None:
-        asked.append(x.shape[0])
-        return ask(x, weight, forward=forward)
+    def counted(product: AskedProduct, *, num_rows: int) -> bool | None:
+        asked.append(num_rows)
+        return ask(product, num_rows=num_rows)
 
     monkeypatch.setattr(agreed_blas, "_ask", counted)
     weight = (torch.randn(4096, 4096, device="cuda") * 0.02).bfloat16()

@@ -13,6 +13,7 @@ from cohort.training.cuda_graphs import pass_recorder
 from cohort.training.cuda_graphs.pass_recorder import PassRecorder
 from cohort.training.cuda_graphs.pass_shape import PassShape
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind
+from tests.training.cuda_graphs.fake_device import FakeGraph, fake_device
 
 
 def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
@@ -65,3 +66,31 @@ def test_what_the_linears_know_of_the_blas_settles_a_size(monkeypatch: pytest.Mo
     bank.is_exact = False
     assert recorder.is_settled(shape, kind=GraphKind.SUMS)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_the_first_training_recording_has_the_blas_asked_about_the_others(
+    monkeypatch: pytest.MonkeyPatch, is_exact: bool
+) -> None:
+    begun: list[tuple[AgreedShapes, int]] = []
+    ended: list[bool] = []
+
+    def begin(agreed: AgreedShapes, *, room_bytes: int) -> SimpleNamespace:
+        begun.append((agreed, room_bytes))
+        return SimpleNamespace(end=lambda: ended.append(True))
+
+    monkeypatch.setattr(pass_recorder, "AskingAhead", begin)
+    passes: Any = fake_device(monkeypatch, [FakeGraph() for _ in range(4)])
+    recorder, agreed = passes.recorder, AgreedShapes()
+    recorder._bank.is_exact = is_exact
+    recorder._decoder.layers[0].linears[0].frozen = SimpleNamespace(agreed_shapes=agreed)
+    slots = recorder._bank.slot_table()
+    for rows, kind in ((512, GraphKind.MEASURES), (640, GraphKind.SUMS), (768, GraphKind.SUMS)):
+        shape = PassShape(num_rows=rows, num_sequences=8, length=512, num_trained=304)
+        assert recorder.record(shape, kind=kind, slots=slots, is_short=True) is not None
+        if kind is GraphKind.MEASURES:
+            assert not begun, "its products are not all known"
+    recorder.give_up_memory()
+    assert len(ended) == is_exact
+    # of the 8 GiB that are free, one is left
+    assert begun == ([(agreed, 7 << 30)] if is_exact else [])

@@ -17,6 +17,7 @@ from cohort.training.cuda_graphs.recorded_shapes import (
     RecordingPolicy,
     launching_rows,
     most_recorded_tokens,
+    recorded_rows,
     rounded_up,
 )
 
@@ -60,6 +61,12 @@ def test_a_rounded_shape_holds_what_it_is_for_and_is_its_own_rounding(padded: bo
         assert own.num_trained % 16 == 0
         # and of which exact products ask no BLAS
         assert own.num_trained == own.num_rows or own.num_trained % 128
+
+
+def test_all_numbers_of_rows_are_those_that_shapes_are_rounded_to() -> None:
+    found = {rounded_up(need, padded=False).num_rows for need in shapes()}
+    assert found <= {*recorded_rows(max(found))}
+    assert recorded_rows(2400) == [2368, 2304, 2112, *range(2048, 0, -128)]
 
 
 @pytest.mark.parametrize("num_trials", [1, 2, 4, 9, 15])

@@ -10,17 +10,17 @@ Shapes:  M rows · N, K output and input width of the weight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
-from cohort.kernels.exact_product.kept_answers import kept_answers
+from cohort.kernels.exact_product.kept_answers import KeptAnswers, kept_answers
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
-__all__ = ["blas_agrees", "blas_product", "is_settled", "load_agreed"]
+__all__ = ["ask_ahead", "blas_agrees", "blas_product", "is_settled", "load_agreed"]
 
 # recorded passes have a multiple of this many rows, but for those of more than 2,048 that end with a few spare ones
 ROW_MULTIPLE = 128
@@ -54,7 +54,7 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: Agree
         found = kept.get(name)
         # nothing can be asked while a graph is recorded; the pass before it has asked
         if found is None and not torch.cuda.is_current_stream_capturing():
-            found = _ask(x_MI, weight_NK, forward=forward)
+            found = _ask(product, num_rows=num_rows)
             if found is not None:
                 kept.add(name, agrees=found)
         if found is None:
@@ -95,6 +95,47 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
             kept.loaded.add(name)
 
 
+def ask_ahead(
+    agreed: AgreedShapes, *, row_counts: Sequence[int], room_bytes: int, is_enough: Callable[[], bool]
+) -> None:
+    """As :func:`cohort.kernels.exact_product.ask_ahead`."""
+    products = sorted(agreed.products, key=lambda product: product.name(0))
+    if not products:
+        return
+    device = products[0].device
+    # what is asked about waits for no pass that was launched before, and passes wait for it as little as may be
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device, priority=-1)):
+        kept = kept_answers(device)
+        # a size is settled once all of its products are
+        for num_rows in row_counts:
+            for product in products:
+                if is_enough():
+                    return
+                if _is_asked_about(product, num_rows=num_rows) and _question_bytes(product, num_rows) <= room_bytes:
+                    _settle(product, num_rows=num_rows, kept=kept)
+
+
+def _settle(product: AskedProduct, *, num_rows: int, kept: KeptAnswers) -> None:
+    """Ask, or load the kernel of what was answered before."""
+    name = product.name(num_rows)
+    found = kept.get(name)
+    if found is None:
+        found = _ask(product, num_rows=num_rows)
+        if found is not None:
+            kept.add(name, agrees=found)
+    elif found and name not in kept.loaded:
+        _launch_on_filler(product, num_rows=num_rows)
+    if found:
+        kept.loaded.add(name)
+
+
+def _question_bytes(product: AskedProduct, num_rows: int) -> int:
+    """Return what :func:`_ask` takes of the device: operands, both products, and their comparison."""
+    num_out, num_in = product.weight_shape
+    numbers = num_out * num_in + num_rows * (product.inner_width + 2 * product.width)
+    return numbers * product.dtype.itemsize + num_rows * product.width
+
+
 def _launch_on_filler(product: AskedProduct, *, num_rows: int) -> None:
     # in a function of its own: what one product takes is free for the next
     weight_NK = torch.empty(product.weight_shape, dtype=product.dtype, device=product.device)
@@ -109,19 +150,21 @@ def _is_asked_about(product: AskedProduct, *, num_rows: int) -> bool:
     return wasted_share(num_rows, product.width, programs=num_multiprocessors(product.device)) >= LEAST_WASTE
 
 
-def _ask(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool | None:
+def _ask(product: AskedProduct, *, num_rows: int) -> bool | None:
     """Return whether all bits of both products agree; None where kernels are collected and not launched.
 
     Both operands are drawn: with a weight of zeros any product agrees.
     """
-    generator = torch.Generator(x_MI.device).manual_seed(0)
-    x, weight = (
-        torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype) for like in (x_MI, weight_NK)
+    device, dtype = product.device, product.dtype
+    generator = torch.Generator(device).manual_seed(0)
+    x_MI, weight_NK = (
+        torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        for shape in ((num_rows, product.inner_width), product.weight_shape)
     )
-    shape = (x_MI.shape[0], weight_NK.shape[0 if forward else 1])
-    ours, theirs = x_MI.new_full(shape, float("nan")), x_MI.new_empty(shape)
-    exact_hopper_product(x, weight, ours, forward=forward)
-    if bool(ours.isnan().any()):
+    ours_MO = torch.full((num_rows, product.width), float("nan"), device=device, dtype=dtype)
+    theirs_MO = torch.empty_like(ours_MO)
+    exact_hopper_product(x_MI, weight_NK, ours_MO, forward=product.forward)
+    if bool(ours_MO.isnan().any()):
         return None
-    blas_product(x, weight, theirs, forward=forward)
-    return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))
+    blas_product(x_MI, weight_NK, theirs_MO, forward=product.forward)
+    return torch.equal(ours_MO.view(torch.int16), theirs_MO.view(torch.int16))

@@ -6,7 +6,7 @@ rounds otherwise among more rows. Here each entry is one sum over K from the fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, describe_backend, implementation
 from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
 
-__all__ = ["exact_product", "has_exact_product", "is_settled", "load_agreed"]
+__all__ = ["ask_ahead", "exact_product", "has_exact_product", "is_settled", "load_agreed"]
 
 
 def exact_product(
@@ -90,3 +90,24 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
     from cohort.kernels.exact_product import agreed_blas
 
     agreed_blas.load_agreed(products, is_enough=is_enough)
+
+
+def ask_ahead(
+    agreed: AgreedShapes, *, row_counts: Sequence[int], room_bytes: int, is_enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Ask the BLAS about products at numbers of rows that passes may come to have, and load its kernels.
+
+    An answer is waited for. So this is for a thread of its own: its work on the device goes ahead of what was launched
+    before, and a pass that asked would wait for that.
+
+    Args:
+        agreed: Of the linears of a model, as far as their products are known.
+        row_counts: Rows of passes, those that come first in front.
+        room_bytes: Of the device's memory; what takes more is left to the passes that need it.
+        is_enough: Asked before each; once it is true, the rest is left to the passes, too.
+    """
+    if agreed.products:
+        # where products have been asked about there is Triton
+        from cohort.kernels.exact_product import agreed_blas
+
+        agreed_blas.ask_ahead(agreed, row_counts=row_counts, room_bytes=room_bytes, is_enough=is_enough)

@@ -8,10 +8,11 @@ import torch
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.process.gc_off import collections_off
-from cohort.kernels.exact_product import is_settled
+from cohort.kernels.exact_product import AgreedShapes, is_settled
 from cohort.kernels.packed_linear import SlotTable
 from cohort.kernels.packed_linear.frozen_product import agreed_shapes
 from cohort.models.decoder import Decoder
+from cohort.training.cuda_graphs.asking_ahead import AskingAhead
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
 from cohort.training.cuda_graphs.pass_shape import PassShape
@@ -43,6 +44,7 @@ class PassRecorder:
         self._waited_seconds = 0.0
         self.agree: Callable[[bool], bool] | None = None
         self._most_bytes = most_bytes
+        self._asking: AskingAhead | None = None
 
     @property
     def capture_seconds(self) -> float:
@@ -58,6 +60,8 @@ class PassRecorder:
 
     def give_up_memory(self) -> None:
         """Let go of the memory that recordings share, once no graph is left."""
+        if self._asking is not None:
+            self._asking.end()
         if self._memory is not None:
             self._memory.free()
         self._memory, self._largest_rows = None, 0
@@ -124,8 +128,11 @@ class PassRecorder:
         """Return whether a recording asks a BLAS nothing and loads none of its kernels; a warm-up settles that."""
         if not self._bank.is_exact:
             return True
-        linears = (linear.frozen for layer in self._decoder.layers for linear in layer.linears)
-        return is_settled(shape.num_rows, agreed=agreed_shapes(linears), trains=kind.trains)
+        return is_settled(shape.num_rows, agreed=self._agreed, trains=kind.trains)
+
+    @property
+    def _agreed(self) -> AgreedShapes | None:
+        return agreed_shapes(linear.frozen for layer in self._decoder.layers for linear in layer.linears)
 
     def is_short(self, shape: PassShape) -> bool:
         """Return whether a recording may need memory that the allocator keeps for other uses."""
@@ -159,6 +166,10 @@ class PassRecorder:
         self._largest_rows = max(self._largest_rows, shape.num_rows)
         after.record()
         self._waits.append((before, after))
+        if kind.trains and self._asking is None and self._bank.is_exact and (agreed := self._agreed) is not None:
+            # its products are known by now, both ways
+            free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
+            self._asking = AskingAhead(agreed, room_bytes=free - LEAST_FREE_BYTES)
         return graph
 
     def _estimated_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:

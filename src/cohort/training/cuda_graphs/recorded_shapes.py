@@ -27,6 +27,7 @@ __all__ = [
     "RecordingPolicy",
     "launching_rows",
     "most_recorded_tokens",
+    "recorded_rows",
     "rounded_up",
 ]
 
@@ -109,10 +110,7 @@ def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassSha
         padded: Whether attention pads its sequences, so that their number and length cost something.
         exact: Whether weight gradients are summed by sequence, so that their number costs programs.
     """
-    step = 128 if need.num_rows <= 2048 else 256
-    num_rows = _up(need.num_rows, step)
-    if step == 256 and need.num_rows <= num_rows - step + SPARE_ROWS:
-        num_rows += SPARE_ROWS - step
+    num_rows = _rounded_rows(need.num_rows)
     length_step = 64 if need.length <= 256 else 128 if need.length <= 1024 else 512
     return PassShape(
         num_rows=num_rows,
@@ -128,6 +126,18 @@ def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassSha
             num_rows, _trained_rows(max(need.num_trained, 1), step=_up(max(num_rows // 8, 1), 2 * BELOW_MULTIPLE))
         ),
     )
+
+
+def _rounded_rows(number: int) -> int:
+    step = 128 if number <= 2048 else 256
+    num_rows = _up(number, step)
+    return num_rows + SPARE_ROWS - step if step == 256 and number <= num_rows - step + SPARE_ROWS else num_rows
+
+
+def recorded_rows(most_rows: int) -> list[int]:
+    """Return all numbers of rows of at most ``most_rows`` that passes are recorded with, descending."""
+    # each is rounded to itself
+    return [rows for rows in range(most_rows, 0, -1) if _rounded_rows(rows) == rows]
 
 
 def _trained_rows(number: int, *, step: int) -> int:

@@ -1,0 +1,60 @@
+"""The BLAS is asked in a thread, which ends when it is told to, or with the interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from cohort.kernels.exact_product import AgreedShapes
+from cohort.training.cuda_graphs import asking_ahead
+from cohort.training.cuda_graphs.asking_ahead import AskingAhead
+
+
+def test_it_asks_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed, begun, asked = AgreedShapes(), threading.Event(), list[tuple[AgreedShapes, list[int], int]]()
+
+    def ask(agreed: AgreedShapes, *, row_counts: Sequence[int], room_bytes: int, is_enough: Callable[[], bool]) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        asked.append((agreed, [*row_counts], room_bytes))
+        begun.set()
+        while not is_enough():
+            pass
+
+    monkeypatch.setattr(asking_ahead, "ask_ahead", ask)
+    asking = AskingAhead(agreed, room_bytes=5)
+    assert begun.wait(timeout=10)
+    asking.end()
+    [(of, rows, room)] = asked
+    assert of is agreed
+    assert room == 5
+    assert rows[-1] == 128
+    assert not asking._thread.is_alive()
+
+
+def test_what_fails_leaves_the_questions_to_the_passes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(asking_ahead, "ask_ahead", fail)
+    AskingAhead(AgreedShapes(), room_bytes=5).end()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_interpreter_ends_it() -> None:
+    code = """
+from cohort.training.cuda_graphs import asking_ahead
+def ask(agreed, *, is_enough, **_):
+    while not is_enough():
+        pass
+    print("ended")
+asking_ahead.ask_ahead = ask
+asking_ahead.AskingAhead(None, room_bytes=5)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "ended\n"
