@@ -258,6 +258,28 @@ def test_no_more_kernels_are_loaded_than_there_is_time_for(
     assert len(decoder.layers) == 3
 
 
+def test_sizes_with_other_tiles_are_loaded_by_passes_that_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, num_layers=3)
+    decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
+    done: list[str] = []
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: done.append(f"{kind.name} {need.num_rows}"))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    monkeypatch.setattr(Executor, "step", lambda _: done.append("step"))
+    monkeypatch.setattr(Executor, "evaluate", lambda _, *__, **___: done.append("evaluate"))
+    launch_once(
+        decoder,
+        target_linears=decoder.linears,
+        adapters=[AdapterSpec(r=16, lora_alpha=1.0)],
+        usual=20,
+        pass_tokens=(64,),
+        tile_tokens=(32,),
+        numerics=Numerics.FAST,
+    )
+    assert done == ["step", "evaluate", "SUMS 64", "MEASURES 64", "step", "SUMS 32"]
+
+
 def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path) -> None:
     """A kernel that is not is compiled inside a first step, while the GPU waits."""
     pytest.importorskip("triton")

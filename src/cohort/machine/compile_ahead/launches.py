@@ -131,6 +131,7 @@ def launch_once(
     adapters: Sequence[AdapterSpec],
     usual: int,
     pass_tokens: Sequence[int],
+    tile_tokens: Sequence[int] = (),
     numerics: Numerics,
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -140,7 +141,8 @@ def launch_once(
         decoder: On the GPU, of any weights: no result is read.
         adapters: One of each kind; all of them in one pack.
         usual: Tokens of a usual row.
-        pass_tokens: Sizes of passes.
+        pass_tokens: Sizes at which all kinds of passes are run.
+        tile_tokens: Sizes at which products have other tiles; there passes that train are enough.
         numerics: Those of the passes.
         is_enough: Asked before each pass; once it is true, kernels are left to the passes that need them.
     """
@@ -155,7 +157,7 @@ def launch_once(
                 specs,
                 target_linears=target_linears,
                 usual=usual,
-                sizes=dict.fromkeys(pass_tokens, _Passes.ALL),
+                sizes=dict.fromkeys(pass_tokens, _Passes.ALL) | dict.fromkeys(tile_tokens, _Passes.TRAINING),
                 numerics=numerics,
                 is_enough=is_enough,
             )

@@ -48,6 +48,8 @@ FIRST_TOKENS = (4096, 2048)
 SAME_LENGTHS = range(120, 301)
 # those of a sweep's first passes, whose kernels are loaded while the weights are read
 LOADED_TOKENS = (8192, 2048)
+# next to those, sizes whose products have the other tiles: of an 8B model these two have all of them
+LOADED_TILE_TOKENS = (1536, 256)
 
 
 @contextlib.contextmanager
@@ -161,6 +163,7 @@ class KernelWarmUp:
                     adapters=self._adapters,
                     usual=self._usual,
                     pass_tokens=LOADED_TOKENS,
+                    tile_tokens=LOADED_TILE_TOKENS,
                     numerics=self._machine.numerics,
                     is_enough=is_enough,
                 )

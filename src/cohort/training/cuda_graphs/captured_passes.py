@@ -195,9 +195,7 @@ class CapturedPasses:
         slots = self._bank.slot_table()
         # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
         widest = max(slots.ranks, default=0)
-        if widest == 0 or self._bank.has_magnitudes:
-            return
-        if not self._policy.hides_recording(num_rows):
+        if widest == 0 or self._bank.has_magnitudes or not self._policy.hides_recording(num_rows):
             return
         wanted, self._prepared = self._prepared, None
         is_prepared = wanted is not None
@@ -233,19 +231,21 @@ class CapturedPasses:
         """
         assert self._policy is not None, "a pass has come"
         assert self._trained is not None, "and it trained"
-        shares = sum(rank > 0 for rank in slots.ranks)
-        if self._spares_left == 0 or shares < 2 or not self._policy.has_time_to_spare(num_rows):
+        if self._spares_left == 0 or sum(rank > 0 for rank in slots.ranks) < 2:
             return
         prepared, self._prepared_spare = self._prepared_spare, None
-        # another one may be missing by now, as passes go on
         spare = prepared or self._missing_spare(self._trained, widest=widest)
         if spare is None or not self._can_be_ahead(*spare, widest=widest):
             return
         kind, shape = spare
+        is_settled = prepared is not None or self.recorder.is_settled(shape, kind=kind)
+        # what a BLAS is asked waits for the step, and the device runs dry behind it
+        if not (is_settled or self._policy.has_time_to_spare(num_rows)):
+            return
         is_made = False
         try:
-            if prepared is None and not self.recorder.is_settled(shape, kind=kind):
-                # its kernels, behind this step; itself behind the next one that has time for it
+            if not is_settled:
+                # its kernels, behind this step; itself behind the next one
                 is_made = self.recorder.warm_up(shape, kind=kind, slots=slots)
                 self._prepared_spare = spare
                 return
