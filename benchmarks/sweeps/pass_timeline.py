@@ -138,6 +138,8 @@ class _Recorder:
         self.warm_up(shape)
         self._timeline.host += self._host.record * (1.0 if kind.trains else FORWARD_SHARE)
         self._timeline.recorded["behind a step" if self.is_ahead else "before a pass"] += 1
+        # a thread asks about all others
+        self._knows_all |= kind.trains
         return _Graph(shape)
 
 
