@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from cohort.kernels import onednn_product as onednn_module
 from cohort.kernels import row_stable_product as module
 from cohort.kernels.row_stable_product import row_stable_product
 
@@ -62,3 +63,19 @@ def test_onednn_multiplies_where_mkl_does_not_lead(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "onednn_product", product)
     row_stable_product(torch.randn(32, 192), torch.randn(192, 192))
     assert bool(asked) is not mkl_leads
+
+
+@pytest.mark.parametrize("mkl_leads", [False, True])
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 16, 33, 48])
+def test_rows_that_were_filled_up_may_be_added_to(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int, *, mkl_leads: bool
+) -> None:
+    """Autograd refuses to add in place to a view that one of its functions returns."""
+    monkeypatch.setattr(module, "_mkl_leads", lambda: mkl_leads)
+    x_TN, w_NK = torch.randn(num_rows, 192), torch.randn(192, 192)
+    # as where oneDNN gives rows their own bits from so many on
+    monkeypatch.setattr(onednn_module, "_least_rows", lambda _: 16)
+    found_TK = row_stable_product(x_TN, w_NK)
+    assert not found_TK._is_view()
+    # by 192 products in another order, of numbers about 1
+    torch.testing.assert_close(found_TK, x_TN @ w_NK, rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["onednn_product"]
+__all__ = ["first_rows", "onednn_product"]
 
 # Below, MKL is as fast: a call of oneDNN takes 15 us before it begins. By the weight alone, since a row's bits must not
 # follow from how many there are.
@@ -60,7 +60,17 @@ def onednn_product(x_TI: Tensor, w_IW: Tensor, bias_W: Tensor | None = None) -> 
         return None
     if num_rows >= least:
         return _product(x_TI, w_IW, bias_W)
-    return _product(F.pad(x_TI, (0, 0, 0, least - num_rows)), w_IW, bias_W)[:num_rows]
+    return first_rows(_product(F.pad(x_TI, (0, 0, 0, least - num_rows)), w_IW, bias_W), num_rows)
+
+
+def first_rows(y_TW: Tensor, num_rows: int) -> Tensor:
+    """Return the first rows of a matrix that nothing else reads, not as a view of it.
+
+    Models of transformers add onto what a linear returns, and autograd refuses that for a view that was made inside a
+    function of its own.
+    """
+    assert y_TW.is_contiguous(), "rows lie one after the other"
+    return y_TW.resize_(num_rows, y_TW.shape[1])
 
 
 def _product(x_TI: Tensor, w_IW: Tensor, bias_W: Tensor | None) -> Tensor:

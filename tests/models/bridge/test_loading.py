@@ -10,12 +10,13 @@ import torch
 
 from cohort.adapters import bank as bank_module
 from cohort.core.errors import InputError
+from cohort.kernels import row_stable_product
 from cohort.kernels.backend import Backend
 from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.loading import prove_either_way
 from cohort.models.bridge.probe import prove
 from tests.models.bridge.architectures import save_tiny
-from tests.models.bridge.comparison import executor_of, rows_of
+from tests.models.bridge.comparison import executor_of, rows_of, spec_of
 from tests.models.bridge.test_probe import wrapped
 
 
@@ -74,3 +75,16 @@ def test_gradients_of_sequences_one_by_one_are_added(
     bank = executor_of(decoder, rows_of(12), device="cpu").bank
     monkeypatch.setattr(bank_module, "choose_backend", lambda _: Backend.TRITON)
     assert decoder.is_packed == bank.writes_gradients == is_packed
+
+
+@pytest.mark.parametrize("name", ["falcon", "llama4_text"])
+def test_what_a_model_adds_to_in_place_may_have_been_filled_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As on a processor on which MKL leads: products have a multiple of 16 rows there."""
+    monkeypatch.setattr(row_stable_product, "_mkl_leads", lambda: True)
+    decoder = wrapped(save_tiny(name, tmp_path))
+    prove_either_way(decoder, where="model")
+    executor = executor_of(decoder, rows_of(12), device="cpu")
+    executor.load(spec_of())
+    assert all(torch.isfinite(torch.tensor(event.loss)) for event in executor.step())
