@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from benchmarks.steps.kernel_kinds import kind_of
 from benchmarks.sweeps.stack_samples import StackSamples
 from benchmarks.sweeps.sweep_inputs import write_inputs
 
-__all__ = ["idle_seconds", "main"]
+__all__ = ["idle_seconds", "main", "training_windows"]
 
 QUESTION = "Which share of a sweep's time does the GPU run neither a kernel nor a copy?"
 # a gap that a replayed graph's launch explains is below this
@@ -113,6 +113,12 @@ def _seconds_by_kind(events: Iterable[Any]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
+def training_windows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the windows from the first one in which adapters were updated to the last."""
+    places = [place for place, row in enumerate(rows) if row["kinds"].get("optimizer")]
+    return [*rows[places[0] : places[-1] + 1]] if places else []
+
+
 def main() -> None:
     """Run a sweep, print its windows, write them."""
     options = _arguments()
@@ -147,6 +153,7 @@ def main() -> None:
     which = f"{options.shape}{options.suffix}"
     headline = {
         f"idle_share_{which}": _mean(training),
+        f"idle_share_{which}_training": _mean(training_windows(rows)),
         f"idle_share_{which}_after_a_minute": _mean(late),
         f"seconds_to_best_adapter_{which}": best_seconds,
     }
