@@ -49,7 +49,7 @@ _SWEEP_IS_REAL = (
     " {rows:.0f} rows of GSM8K's lengths and random words"
 )
 # behind a result's name: the same sweep on another host, in a file that holds others too
-_ELSEWHERE = "_fourth_host"
+_ELSEWHERE = "_eighth_host"
 README_ROWS: tuple[ReadmeRow, ...] = (
     ReadmeRow(
         results=("whole_sweep_1b",),

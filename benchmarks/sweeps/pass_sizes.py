@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--token-budget", type=int, default=8192)
     parser.add_argument("--evaluation-rows", type=int, default=9)
     parser.add_argument("--slow-host", action="store_true", help="one that launches and records in 1.6 times as long")
-    parser.add_argument("--again", action="store_true", help="a later sweep: what a BLAS was asked is known")
+    parser.add_argument("--again", action="store_true", help="a later sweep: the BLAS has been asked")
     parser.add_argument("--curves", type=Path, nargs="+", default=[CURVES])
     arguments = parser.parse_args()
     found = []

@@ -243,7 +243,7 @@ def test_the_seconds_of_a_price_all_in_are_those_of_its_longest_sweep(tmp_path: 
     assert not any(name.endswith("_elsewhere") for name in found)
     # another host's file may hold longer sweeps
     rows += [{"what": "sweep, again", "wall_s": 200.0, "rows": 1000, "format": "none"}]
-    _result(tmp_path, "all_in_price_8b_fourth_host", rows=rows, notes={"fast_host_step_ms": 150.0, "layers": "all"})
+    _result(tmp_path, "all_in_price_8b_eighth_host", rows=rows, notes={"fast_host_step_ms": 150.0, "layers": "all"})
     found = measured_table.facts("all_in_price_8b", tmp_path)
     assert (found["sweep_warm_seconds_elsewhere"], found["peft_fast_seconds_elsewhere"]) == (80.0, 68.0)
 

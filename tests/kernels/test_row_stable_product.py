@@ -71,9 +71,11 @@ def test_rows_that_were_filled_up_may_be_added_to(
     monkeypatch: pytest.MonkeyPatch, num_rows: int, *, mkl_leads: bool
 ) -> None:
     """Autograd refuses to add in place to a view that one of its functions returns."""
+    if not mkl_leads and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no products by oneDNN")
     monkeypatch.setattr(module, "_mkl_leads", lambda: mkl_leads)
     x_TN, w_NK = torch.randn(num_rows, 192), torch.randn(192, 192)
-    # as where oneDNN gives rows their own bits from so many on
+    # as where oneDNN gives rows their own bits from 16 rows on
     monkeypatch.setattr(onednn_module, "_least_rows", lambda _: 16)
     found_TK = row_stable_product(x_TN, w_NK)
     assert not found_TK._is_view()

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from cohort.kernels.onednn_product import first_rows
+from cohort.kernels.onednn_product import cut_to_rows
 from cohort.kernels.row_stable_product import product_in_blocks, row_stable_product
 
 __all__ = ["MOST_FEW_ROWS", "FewRowsWeight"]
@@ -80,7 +80,7 @@ class FewRowsWeight:
         multiply, arranged, height = plan
         if height == num_rows:
             return multiply(x_TK, arranged, self._bias_N)
-        return first_rows(multiply(F.pad(x_TK, (0, 0, 0, height - num_rows)), arranged, self._bias_N), num_rows)
+        return cut_to_rows(multiply(F.pad(x_TK, (0, 0, 0, height - num_rows)), arranged, self._bias_N), num_rows)
 
     def _plan(self, num_rows: int, num_threads: int) -> tuple[_Multiply, Tensor, int] | None:
         if not 0 < num_rows <= MOST_FEW_ROWS:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["first_rows", "onednn_product"]
+__all__ = ["cut_to_rows", "onednn_product"]
 
 # Below, MKL is as fast: a call of oneDNN takes 15 us before it begins. By the weight alone, since a row's bits must not
 # follow from how many there are.
@@ -60,14 +60,14 @@ def onednn_product(x_TI: Tensor, w_IW: Tensor, bias_W: Tensor | None = None) -> 
         return None
     if num_rows >= least:
         return _product(x_TI, w_IW, bias_W)
-    return first_rows(_product(F.pad(x_TI, (0, 0, 0, least - num_rows)), w_IW, bias_W), num_rows)
+    return cut_to_rows(_product(F.pad(x_TI, (0, 0, 0, least - num_rows)), w_IW, bias_W), num_rows)
 
 
-def first_rows(y_TW: Tensor, num_rows: int) -> Tensor:
-    """Return the first rows of a matrix that nothing else reads, not as a view of it.
+def cut_to_rows(y_TW: Tensor, num_rows: int) -> Tensor:
+    """Cut a matrix to its first rows, in place, and return it; its memory keeps the others.
 
-    Models of transformers add onto what a linear returns, and autograd refuses that for a view that was made inside a
-    function of its own.
+    Not a view: models of transformers add onto what a linear returns, and autograd refuses that for a view that was
+    made inside a function of its own.
     """
     assert y_TW.is_contiguous(), "rows lie one after the other"
     return y_TW.resize_(num_rows, y_TW.shape[1])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.core.process.blas_sums import mkl_takes_avx512
-from cohort.kernels.onednn_product import first_rows, onednn_product
+from cohort.kernels.onednn_product import cut_to_rows, onednn_product
 
 __all__ = ["product_in_blocks", "row_stable_product"]
 
@@ -40,7 +40,7 @@ def row_stable_product(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None)
     filled = max(-(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS)
     if num_rows in (0, filled):
         return product_in_blocks(x_TN, w_NK, bias_K)
-    return first_rows(product_in_blocks(F.pad(x_TN, (0, 0, 0, filled - num_rows)), w_NK, bias_K), num_rows)
+    return cut_to_rows(product_in_blocks(F.pad(x_TN, (0, 0, 0, filled - num_rows)), w_NK, bias_K), num_rows)
 
 
 def product_in_blocks(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None) -> Tensor:

@@ -31,6 +31,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.backward_start import seeded
+from cohort.training.cuda_graphs.asking_ahead import is_asking
 from cohort.training.cuda_graphs.captured_pass import StagedReplay
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
 from cohort.training.cuda_graphs.pass_shape import PassShape
@@ -211,8 +212,7 @@ class Passes:
             reserve_spare_columns(
                 self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
             )
-        size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
-        with self._memory.observe(PassKind.TRAIN, size) as observed:
+        with self._memory.observe(PassKind.TRAIN, self._size(batch, lora, recomputed=recomputed)) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed, needed=needed)
             observed.forward_done()
             terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, entries, steps)
@@ -231,8 +231,12 @@ class Passes:
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
         # no row keys: an evaluation drops nothing
         lora = self._bank.context(batch.segments)
-        with self._memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=self._decoder)):
+        with self._memory.observe(PassKind.EVALUATE, self._size(batch, lora)):
             return token_losses(self._decoder, batch, lora)
+
+    def _size(self, batch: PackedBatch, lora: LoraContext, *, recomputed: bool = False) -> PassSize | None:
+        """Return what the memory of a pass depends on; None where another thread takes some meanwhile."""
+        return None if is_asking() else pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
 
 
 def terms_and_weights(

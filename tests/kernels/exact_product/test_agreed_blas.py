@@ -175,6 +175,7 @@ def no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+    monkeypatch.setattr(agreed_blas, "load_kernels_once", lambda: None)
 
 
 @pytest.mark.usefixtures("no_stream")
@@ -188,17 +189,17 @@ def test_what_is_asked_ahead_settles_each_size(answers: KeptAnswers, monkeypatch
 
     monkeypatch.setattr(agreed_blas, "_ask", ask)
     monkeypatch.setattr(agreed_blas, "blas_product", lambda x, *_, **__: launched.append(x.shape[0]))
-    ask_ahead(AgreedShapes(), row_counts=[640], room_bytes=1 << 30)
+    ask_ahead(AgreedShapes(), row_counts=[640], room=lambda: 1 << 30)
     assert not asked, "no product has been seen"
     agreed = AgreedShapes(products={PRODUCT, FORWARD})
     answers.add(PRODUCT.name(768), agrees=False)
     answers.add(FORWARD.name(768), agrees=True)
     sizes = [4608, 2112, 1024, 896, 768, 640]
-    ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+    ask_ahead(agreed, row_counts=sizes, room=lambda: 1 << 30)
     assert asked == [product.name(rows) for rows in (896, 640) for product in (PRODUCT, FORWARD)]
     assert launched == [768], "what was answered by an earlier process is loaded"
     assert all(is_settled(rows, agreed=agreed, trains=True) for rows in sizes)
-    ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+    ask_ahead(agreed, row_counts=sizes, room=lambda: 1 << 30)
     assert len(asked) == 4
     assert launched == [768]
 
@@ -212,11 +213,26 @@ def test_what_does_not_fit_or_comes_too_late_is_left_to_the_passes(
     agreed = AgreedShapes(products={PRODUCT})
     # 64 x 32 weights, and of each row 64 of x, 32 of both products and a byte for each of their entries
     room = 2 * 64 * 32 + 640 * (2 * (64 + 2 * 32) + 32)
-    ask_ahead(agreed, row_counts=[896, 640, 512], room_bytes=room)
+    ask_ahead(agreed, row_counts=[896, 640, 512], room=lambda: room)
     assert asked == [640, 512]
     assert not answers.loaded, "what was not launched says nothing"
-    ask_ahead(agreed, row_counts=[640, 512], room_bytes=room, is_enough=lambda: len(asked) == 3)
+    ask_ahead(agreed, row_counts=[640, 512], room=lambda: room, is_enough=lambda: len(asked) == 3)
     assert asked == [640, 512, 640]
+
+
+@pytest.mark.usefixtures("no_stream", "answers")
+def test_a_question_that_finds_no_memory_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def ask(_: AskedProduct, *, num_rows: int) -> bool:
+        asked.append(num_rows)
+        if num_rows == 896:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return False
+
+    monkeypatch.setattr(agreed_blas, "_ask", ask)
+    ask_ahead(AgreedShapes(products={PRODUCT}), row_counts=[896, 640], room=lambda: 1 << 30)
+    assert asked == [896, 640]
 
 
 @pytest.mark.gpu
@@ -232,7 +248,7 @@ def test_what_is_asked_ahead_is_what_a_pass_would_be_told(monkeypatch: pytest.Mo
         monkeypatch.setattr(agreed_blas, "kept_answers", lambda device, answers=answers: answers)
         agreed = AgreedShapes(products={product, replace(product, forward=False)})
         if is_ahead:
-            ask_ahead(agreed, row_counts=sizes, room_bytes=1 << 30)
+            ask_ahead(agreed, row_counts=sizes, room=lambda: 1 << 30)
             assert all(is_settled(rows, agreed=agreed, trains=True) for rows in sizes)
         weight = torch.randn(*product.weight_shape, device="cuda").bfloat16()
         for rows in sizes:

@@ -10,6 +10,7 @@ Shapes:  M rows · N, K output and input width of the weight
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from cohort.kernels.exact_product.agreed_shapes import AgreedShapes, AskedProduct
 from cohort.kernels.exact_product.kept_answers import KeptAnswers, kept_answers
+from cohort.kernels.loading_once import load_kernels_once
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
@@ -96,14 +98,16 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
 
 
 def ask_ahead(
-    agreed: AgreedShapes, *, row_counts: Sequence[int], room_bytes: int, is_enough: Callable[[], bool]
+    agreed: AgreedShapes, *, row_counts: Sequence[int], room: Callable[[], int], is_enough: Callable[[], bool]
 ) -> None:
     """As :func:`cohort.kernels.exact_product.ask_ahead`."""
     products = sorted(agreed.products, key=lambda product: product.name(0))
     if not products:
         return
     device = products[0].device
-    # what is asked about waits for no pass that was launched before, and passes wait for it as little as may be
+    # passes launch the same kernels meanwhile
+    load_kernels_once()
+    # on a stream of its own, with priority, an answer does not wait for the passes that were launched before
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device, priority=-1)):
         kept = kept_answers(device)
         # a size is settled once all of its products are
@@ -111,8 +115,10 @@ def ask_ahead(
             for product in products:
                 if is_enough():
                     return
-                if _is_asked_about(product, num_rows=num_rows) and _question_bytes(product, num_rows) <= room_bytes:
-                    _settle(product, num_rows=num_rows, kept=kept)
+                if _is_asked_about(product, num_rows=num_rows) and _question_bytes(product, num_rows) <= room():
+                    # others take memory as well: this question is left to the passes, and smaller ones are tried
+                    with contextlib.suppress(torch.OutOfMemoryError):
+                        _settle(product, num_rows=num_rows, kept=kept)
 
 
 def _settle(product: AskedProduct, *, num_rows: int, kept: KeptAnswers) -> None:

@@ -93,21 +93,25 @@ def load_agreed(products: Iterable[AskedProduct], *, is_enough: Callable[[], boo
 
 
 def ask_ahead(
-    agreed: AgreedShapes, *, row_counts: Sequence[int], room_bytes: int, is_enough: Callable[[], bool] = lambda: False
+    agreed: AgreedShapes,
+    *,
+    row_counts: Sequence[int],
+    room: Callable[[], int],
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Ask the BLAS about products at numbers of rows that passes may come to have, and load its kernels.
 
-    An answer is waited for. So this is for a thread of its own: its work on the device goes ahead of what was launched
-    before, and a pass that asked would wait for that.
+    Each answer is waited for, so call this in a thread of its own. Its kernels run on a stream with priority: an answer
+    does not wait for the passes that were launched before, as it would in a pass. Loading a kernel may.
 
     Args:
         agreed: Of the linears of a model, as far as their products are known.
         row_counts: Rows of passes, those that come first in front.
-        room_bytes: Of the device's memory; what takes more is left to the passes that need it.
+        room: Returns the bytes of the device that a question may take now; a larger one is left to the passes.
         is_enough: Asked before each; once it is true, the rest is left to the passes, too.
     """
     if agreed.products:
         # where products have been asked about there is Triton
         from cohort.kernels.exact_product import agreed_blas
 
-        agreed_blas.ask_ahead(agreed, row_counts=row_counts, room_bytes=room_bytes, is_enough=is_enough)
+        agreed_blas.ask_ahead(agreed, row_counts=row_counts, room=room, is_enough=is_enough)

@@ -142,7 +142,7 @@ def launch_once(
         adapters: One of each kind; all of them in one pack.
         usual: Tokens of a usual row.
         pass_tokens: Sizes at which all kinds of passes are run.
-        tile_tokens: Sizes at which products have other tiles; there passes that train are enough.
+        tile_tokens: Sizes at which products have other tiles; there passes that train are enough, as they are recorded.
         numerics: Those of the passes.
         is_enough: Asked before each pass; once it is true, kernels are left to the passes that need them.
     """
@@ -157,7 +157,8 @@ def launch_once(
                 specs,
                 target_linears=target_linears,
                 usual=usual,
-                sizes=dict.fromkeys(pass_tokens, _Passes.ALL) | dict.fromkeys(tile_tokens, _Passes.TRAINING),
+                sizes=dict.fromkeys((*pass_tokens, *tile_tokens), _Passes.TRAINING)
+                | dict.fromkeys(pass_tokens, _Passes.ALL),
                 numerics=numerics,
                 is_enough=is_enough,
             )

@@ -6,42 +6,54 @@ next step. With all answers there, a size is recorded in one step, and nothing w
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
+from collections.abc import Callable
 
 from cohort.kernels.exact_product import AgreedShapes, ask_ahead
 from cohort.training.cuda_graphs.recorded_shapes import GRAPH_TOKENS, recorded_rows
 
-__all__ = ["AskingAhead"]
+__all__ = ["AskingAhead", "is_asking"]
+
+_log = logging.getLogger(__name__)
+
+# a question whose kernel is still being compiled waits for it
+MOST_SECONDS = 5.0
 
 
-class AskingAhead:
+class AskingAhead(threading.Thread):
     """A thread that asks; whatever keeps it from that leaves the questions to the passes."""
 
-    def __init__(self, agreed: AgreedShapes, *, room_bytes: int) -> None:
-        """Begin to ask.
+    def __init__(self, agreed: AgreedShapes, *, room: Callable[[], int]) -> None:
+        """Prepare to ask.
 
         Args:
             agreed: Of the linears, after a pass that trains.
-            room_bytes: As of :func:`cohort.kernels.exact_product.ask_ahead`.
+            room: As of :func:`cohort.kernels.exact_product.ask_ahead`.
         """
-        self._agreed, self._room_bytes = agreed, room_bytes
+        # not a daemon: one would use the device while the interpreter ends; this one ends with its question
+        super().__init__(name="cohort-asking", daemon=False)
+        self._agreed, self._room = agreed, room
         self._is_ended = False
-        # no daemon, which would use the device while the interpreter ends; it ends with its question
-        self._thread = threading.Thread(target=self._ask, name="cohort-asking")
-        self._thread.start()
 
     def end(self) -> None:
-        """Ask nothing more, and wait for the answer to the last question."""
+        """Ask nothing more, and wait for the answer to the last question, some seconds at most."""
         self._is_ended = True
-        self._thread.join()
+        self.join(MOST_SECONDS)
 
-    def _ask(self) -> None:
-        # whatever is wrong: the pass that asks finds the answer, or raises by itself
-        with contextlib.suppress(Exception):
+    def run(self) -> None:
+        """Ask; :meth:`start` calls it in the thread."""
+        try:
             ask_ahead(
                 self._agreed,
                 row_counts=recorded_rows(GRAPH_TOKENS),
-                room_bytes=self._room_bytes,
+                room=self._room,
                 is_enough=lambda: self._is_ended or not threading.main_thread().is_alive(),
             )
+        except Exception as error:  # whatever it is, the pass that asks finds the answer, or raises by itself
+            _log.warning("sizes are asked about by the passes that need them: %s: %s", type(error).__name__, error)
+
+
+def is_asking() -> bool:
+    """Return whether the BLAS is being asked: what is allocated meanwhile is not a pass's alone."""
+    return any(isinstance(thread, AskingAhead) for thread in threading.enumerate())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -27,7 +28,7 @@ LEAST_FREE_BYTES = 1 << 30
 
 
 class PassRecorder:
-    """Makes the graphs of one executor.
+    """Makes the graphs of one executor. With the first that trains, a thread begins to ask a BLAS about other sizes.
 
     Attributes:
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
@@ -59,8 +60,8 @@ class PassRecorder:
         return self._waited_seconds
 
     def give_up_memory(self) -> None:
-        """Let go of the memory that recordings share, once no graph is left."""
-        if self._asking is not None:
+        """Ask the BLAS nothing more, and let go of the memory that recordings share, once no graph is left."""
+        if self._asking is not None and self._asking.is_alive():
             self._asking.end()
         if self._memory is not None:
             self._memory.free()
@@ -166,11 +167,24 @@ class PassRecorder:
         self._largest_rows = max(self._largest_rows, shape.num_rows)
         after.record()
         self._waits.append((before, after))
-        if kind.trains and self._asking is None and self._bank.is_exact and (agreed := self._agreed) is not None:
-            # its products are known by now, both ways
-            free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
-            self._asking = AskingAhead(agreed, room_bytes=free - LEAST_FREE_BYTES)
+        if kind.trains:
+            self._begin_asking()
         return graph
+
+    def _begin_asking(self) -> None:
+        """Have a thread ask the BLAS about other sizes, once: the products of a training pass are known by now."""
+        if self._asking is None and self._bank.is_exact and (agreed := self._agreed) is not None:
+            self._asking = AskingAhead(agreed, room=self._room)
+            # where no thread can be started, the passes ask
+            with contextlib.suppress(RuntimeError):
+                self._asking.start()
+
+    def _room(self) -> int:
+        """Return the bytes of the device that are free now, within the allocator's limit, but for some."""
+        device = self._bank.weights_RD.device
+        free, total = torch.cuda.mem_get_info(device)
+        limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        return min(free, limit - torch.cuda.memory_reserved(device)) - LEAST_FREE_BYTES
 
     def _estimated_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:
         """Return what a recording would take, by its pass through few layers; None where even that is too much."""

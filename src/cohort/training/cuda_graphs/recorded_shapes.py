@@ -236,7 +236,10 @@ class RecordingPolicy:
         return self._best_size(least, window=window, recorded=recorded, price=WORTH_AHEAD * self._launching_rows)
 
     def has_time_to_spare(self, num_rows: float) -> bool:
-        """Return whether the device is at ``num_rows`` rows for longer than a recording takes."""
+        """Return whether the device is at ``num_rows`` rows for as long as the host takes to launch a pass.
+
+        So it does not run dry behind a warm-up that waits for an answer.
+        """
         return num_rows >= self._launching_rows
 
     def spare(self, *, recorded: Sequence[PassShape], kind: GraphKind, most_rows: int) -> PassShape | None:
