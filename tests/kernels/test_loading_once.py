@@ -33,13 +33,21 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             raise RuntimeError("no memory for it")
         self.module, self.function = object(), 7
 
-    found.loads, found.fails = 0, False
-    monkeypatch.setattr(compiled, "run", compiled.run)
+    found.loads, found.fails, found.patched = 0, False, compiled
+    # another test may have replaced it
+    monkeypatch.setattr(compiled, "run", property(_own_run))
     monkeypatch.setattr(compiled, "_init_handles", load)
     load_kernels_once.cache_clear()
     load_kernels_once()
     yield found
     load_kernels_once.cache_clear()
+
+
+def _own_run(kernel: Any) -> Any:
+    """As Triton has it."""
+    if kernel._run is None:
+        kernel._init_handles()
+    return kernel._run
 
 
 def launched(kernel: Any) -> tuple[bool, Any]:
@@ -55,6 +63,28 @@ def test_a_launch_waits_for_the_thread_that_loads(kernel: Any) -> None:
     for thread in threads:
         thread.join()
     assert found == [(True, 7)] * 4
+    assert kernel.loads == 1
+
+
+def test_a_load_that_is_under_way_leaves_the_kernel_whole(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, patched = kernel.patched, kernel.patched.run
+    monkeypatch.setattr(compiled, "run", property(_own_run))
+    found: list[tuple[bool, Any]] = []
+    before = threading.Thread(target=lambda: found.append(launched(kernel)))
+    before.start()
+    while kernel._run is None:
+        time.sleep(0.001)
+    monkeypatch.setattr(compiled, "run", patched)
+    assert launched(kernel) == (True, 7)
+    before.join()
+    assert found == [(True, 7)]
+    assert launched(kernel) == (True, 7)
+
+
+def test_asked_for_twice_it_waits_for_nothing(kernel: Any) -> None:
+    load_kernels_once.cache_clear()
+    load_kernels_once()
+    assert launched(kernel) == (True, 7)
     assert kernel.loads == 1
 
 

@@ -22,6 +22,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
+from cohort.training.cuda_graphs.asking_ahead import settle_asking
 from cohort.training.cuda_graphs.few_layers import are_layers_alike, first_layers, num_alike_layers
 from cohort.training.cuda_graphs.recording_bytes import extrapolated_bytes
 from cohort.training.device_memory import release_cached
@@ -188,6 +189,8 @@ class MemoryProbe:
         Args:
             through_all: Whether it is run through all layers, so that it is known to fit.
         """
+        # a task that trains on the same device may have begun to ask
+        settle_asking()
         if through_all or self._depths is None:
             return self._measure(probe)
         found = []
@@ -231,7 +234,8 @@ class MemoryProbe:
                 torch.cuda.empty_cache()
                 executor.memory.highest_bytes = 0
             executor.step()
-            if device.type == "cuda":
+            # 0 where it was not measured
+            if device.type == "cuda" and executor.memory.highest_bytes:
                 unused = torch.cuda.memory_reserved(device) - executor.memory.highest_bytes
                 self.reserve_bytes = max(self.reserve_bytes, unused)
             executor.evaluate(executor.resident, rows=rows, row_ids=groups)

@@ -221,6 +221,15 @@ def test_what_does_not_fit_or_comes_too_late_is_left_to_the_passes(
 
 
 @pytest.mark.usefixtures("no_stream", "answers")
+def test_a_smaller_question_takes_what_a_larger_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(agreed_blas, "_ask", lambda _, *, num_rows: asked.append(num_rows))
+    # what the first one took, the allocator keeps
+    ask_ahead(AgreedShapes(products={PRODUCT}), row_counts=[640, 896, 512], room=lambda: 0 if asked else 200_000)
+    assert asked == [640, 512]
+
+
+@pytest.mark.usefixtures("no_stream", "answers")
 def test_a_question_that_finds_no_memory_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

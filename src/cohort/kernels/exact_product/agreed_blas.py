@@ -109,16 +109,19 @@ def ask_ahead(
     load_kernels_once()
     # on a stream of its own, with priority, an answer does not wait for the passes that were launched before
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device, priority=-1)):
-        kept = kept_answers(device)
+        kept, taken = kept_answers(device), 0
         # a size is settled once all of its products are
         for num_rows in row_counts:
             for product in products:
                 if is_enough():
                     return
-                if _is_asked_about(product, num_rows=num_rows) and _question_bytes(product, num_rows) <= room():
-                    # others take memory as well: this question is left to the passes, and smaller ones are tried
+                wanted = _question_bytes(product, num_rows)
+                # the allocator still has what a larger question took
+                if _is_asked_about(product, num_rows=num_rows) and wanted <= max(room(), taken):
+                    # no memory after all: the passes ask this one; smaller ones are tried
                     with contextlib.suppress(torch.OutOfMemoryError):
                         _settle(product, num_rows=num_rows, kept=kept)
+                        taken = max(taken, wanted)
 
 
 def _settle(product: AskedProduct, *, num_rows: int, kept: KeptAnswers) -> None:

@@ -106,7 +106,7 @@ def ask_ahead(
 
     Args:
         agreed: Of the linears of a model, as far as their products are known.
-        row_counts: Rows of passes, those that come first in front.
+        row_counts: Rows of passes, in the order in which they are asked about.
         room: Returns the bytes of the device that a question may take now; a larger one is left to the passes.
         is_enough: Asked before each; once it is true, the rest is left to the passes, too.
     """

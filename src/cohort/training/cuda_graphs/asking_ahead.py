@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cohort.kernels.exact_product import AgreedShapes, ask_ahead
 from cohort.training.cuda_graphs.recorded_shapes import GRAPH_TOKENS, recorded_rows
 
-__all__ = ["AskingAhead", "is_asking"]
+__all__ = ["AskingAhead", "is_asking", "settle_asking"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,3 +57,10 @@ class AskingAhead(threading.Thread):
 def is_asking() -> bool:
     """Return whether the BLAS is being asked: what is allocated meanwhile is not a pass's alone."""
     return any(isinstance(thread, AskingAhead) for thread in threading.enumerate())
+
+
+def settle_asking() -> None:
+    """Wait until the BLAS is asked nothing, some seconds at most: what is measured next is to be a pass's alone."""
+    for thread in threading.enumerate():
+        if isinstance(thread, AskingAhead):
+            thread.join(MOST_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,7 @@ from cohort.kernels.exact_product import AgreedShapes, is_settled
 from cohort.kernels.packed_linear import SlotTable
 from cohort.kernels.packed_linear.frozen_product import agreed_shapes
 from cohort.models.decoder import Decoder
-from cohort.training.cuda_graphs.asking_ahead import AskingAhead
+from cohort.training.cuda_graphs.asking_ahead import AskingAhead, settle_asking
 from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
 from cohort.training.cuda_graphs.few_layers import are_layers_alike
 from cohort.training.cuda_graphs.pass_shape import PassShape
@@ -174,23 +175,19 @@ class PassRecorder:
     def _begin_asking(self) -> None:
         """Have a thread ask the BLAS about other sizes, once: the products of a training pass are known by now."""
         if self._asking is None and self._bank.is_exact and (agreed := self._agreed) is not None:
-            self._asking = AskingAhead(agreed, room=self._room)
+            room = functools.partial(_room, self._bank.weights_RD.device)
+            self._asking = AskingAhead(agreed, room=room)
             # where no thread can be started, the passes ask
             with contextlib.suppress(RuntimeError):
                 self._asking.start()
-
-    def _room(self) -> int:
-        """Return the bytes of the device that are free now, within the allocator's limit, but for some."""
-        device = self._bank.weights_RD.device
-        free, total = torch.cuda.mem_get_info(device)
-        limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-        return min(free, limit - torch.cuda.memory_reserved(device)) - LEAST_FREE_BYTES
 
     def _estimated_bytes(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> int | None:
         """Return what a recording would take, by its pass through few layers; None where even that is too much."""
         depths = self._depths
         assert depths is not None, "asked only where few layers tell"
         few, more = depths
+        # of another executor's sizes
+        settle_asking()
         if self._memory is None:
             self._memory = RecordingMemory()
         try:
@@ -247,6 +244,13 @@ class PassRecorder:
                 raise
             is_recorded = False
         return is_recorded if self.agree is None else self.agree(is_recorded)
+
+
+def _room(device: torch.device) -> int:
+    """Return the bytes of a device that are free now, within the allocator's limit, less ``LEAST_FREE_BYTES``."""
+    free, total = torch.cuda.mem_get_info(device)
+    limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return min(free, limit - torch.cuda.memory_reserved(device)) - LEAST_FREE_BYTES
 
 
 def _cuts_large_blocks() -> bool:
