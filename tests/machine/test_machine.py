@@ -26,7 +26,20 @@ def test_a_system_that_tells_nothing_is_a_small_laptop(monkeypatch: pytest.Monke
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="1 GPU asked for"):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(InputError, match="1 GPU asked for.*install a torch build"):
+        choose_machine(1, where="num_gpus")
+
+
+def test_a_gpu_that_a_variable_hides_is_no_fault_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES is '': name a GPU"):
+        choose_machine(1, where="num_gpus")
+    # a torch for CPUs uses none, whatever is visible
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(InputError, match="install a torch build"):
         choose_machine(1, where="num_gpus")
     assert choose_machine("auto", where="num_gpus").device.type == "cpu"
 

@@ -86,7 +86,7 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
                 where=where,
                 found=f"{counted(num_gpus, 'GPU')} asked for, none that torch can use",
                 allowed="auto | 0 (CPU)",
-                hint="Write num_gpus: auto, or install a torch build for your GPU.",
+                hint=_hint_without_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
             )
         )
     return Machine(
@@ -96,6 +96,13 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
         threads=threads,
         memory_bytes=free_memory_bytes(torch.device("cpu")),
     )
+
+
+def _hint_without_gpus(visible: str | None) -> str:
+    """Return what makes a GPU usable: a torch that was built for one does not see those that a variable hides."""
+    if visible is not None and (torch.version.cuda or torch.version.hip):
+        return f"CUDA_VISIBLE_DEVICES is {visible!r}: name a GPU of this machine there, or write num_gpus: auto."
+    return "Write num_gpus: auto, or install a torch build for your GPU."
 
 
 def _require_alike(wanted: int, *, where: Place | str) -> None:

@@ -199,8 +199,8 @@ class RunDirectory:
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
                 allowed="a directory that is new or empty",
-                hint=f"Continue with `cohort resume {self.root}`, choose another directory, or train again from the "
-                "start with --on-existing overwrite.",
+                hint=f"Continue with `cohort resume {self.root}` or, with the same task, --on-existing resume; choose "
+                "another directory; or train again from the start with --on-existing overwrite.",
             )
         return Problem(
             where=f"-o {self.root}",
