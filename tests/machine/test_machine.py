@@ -27,7 +27,7 @@ def test_a_system_that_tells_nothing_is_a_small_laptop(monkeypatch: pytest.Monke
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(InputError, match="1 GPU asked for.*install a torch build"):
+    with pytest.raises(InputError, match=r"1 GPU asked for.*install a torch build"):
         choose_machine(1, where="num_gpus")
 
 
