@@ -199,15 +199,21 @@ def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
 
 
 def _all_in(result: dict[str, Any], *, num_rows: float | None = None) -> dict[str, float]:
-    """Return the seconds of the sweep with ``num_rows``, or the most, on an unquantised base, and of PEFT's script."""
+    """Return the seconds of sweeps with ``num_rows``, or the most, on an unquantised base, and of PEFT's script.
+
+    Of several second runs the mean.
+    """
     found: dict[str, float] = {}
     sweeps = [row for row in result["rows"] if row["what"].startswith("sweep") and row["format"] == "none"]
     found["rows"] = num_rows or max((row["rows"] for row in sweeps), default=0)
     sweeps = [row for row in sweeps if row["rows"] == found["rows"]]
     if not sweeps:
         return {}
+    walls: dict[str, list[float]] = {}
     for row in sweeps:
-        found["sweep_cold_seconds" if row["what"].endswith("first") else "sweep_warm_seconds"] = row["wall_s"]
+        which = "sweep_cold_seconds" if row["what"].endswith("first") else "sweep_warm_seconds"
+        walls.setdefault(which, []).append(row["wall_s"])
+    found |= {which: sum(seconds) / len(seconds) for which, seconds in walls.items()}
     for row in result["rows"]:
         # the script that loads as usual comes first
         if row["what"].startswith("PEFT") and "peft_seconds" not in found:

@@ -232,7 +232,8 @@ def test_the_seconds_of_a_price_all_in_are_those_of_its_longest_sweep(tmp_path: 
         {"what": "PEFT, batch 1", "start_s": 20.0, "step_ms": 400.0, "rows": 320, "format": "none"},
         {"what": "PEFT, loads on the GPU", "start_s": 10.0, "step_ms": 400.0, "rows": 320, "format": "none"},
         {"what": "sweep, first", "wall_s": 90.0, "rows": 320, "format": "none"},
-        {"what": "sweep, again", "wall_s": 80.0, "rows": 320, "format": "none"},
+        {"what": "sweep, again", "wall_s": 82.0, "rows": 320, "format": "none"},
+        {"what": "sweep, again", "wall_s": 78.0, "rows": 320, "format": "none"},
         {"what": "sweep, again", "wall_s": 40.0, "rows": 96, "format": "none"},
         {"what": "sweep, again", "wall_s": 70.0, "rows": 320, "format": "fp8"},
     ]
