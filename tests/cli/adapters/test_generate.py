@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cohort.adapter_files import generate
 from tests.cli.command import cohort
 
 
@@ -16,6 +18,23 @@ def test_generate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert json.loads(out)[0]["prompt"] == "1+1="
     assert cohort(capsys, *words)[1] == out, "the likeliest tokens are the same each time"
+
+
+def test_an_empty_answer_says_how_prompts_end(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ["", "3"]
+    found = SimpleNamespace(answers=answers, note=None, so_far=None)
+    monkeypatch.setattr(generate, "generate_from_run", lambda *_, **__: found)
+    words = ("generate", str(folder / "run"), "--prompt", "1+1=", "--prompt", "1+2=")
+    assert cohort(capsys, *words) == (
+        0,
+        "\n3\n",
+        "note: an answer is empty: end prompts as the training prompts end, one with a line break as --prompt "
+        "$'...\\n'\n",
+    )
+    answers[0] = "2"
+    assert cohort(capsys, *words)[2] == ""
 
 
 def test_a_file_of_prompts(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

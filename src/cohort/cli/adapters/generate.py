@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["generate"]
 
+# an adapter that was trained on prompts with a line break at their end answers its absence with that line break
+_EMPTY = "an answer is empty: end prompts as the training prompts end, one with a line break as --prompt $'...\\n'"
+
 
 def generate(
     run_dir: RunDirArgument,
@@ -86,6 +89,8 @@ def generate(
         generated = generate_from_run(run_dir, prompts, settings=settings, trial_id=trial, model=model)
         report_note(generated.note)
         best = report_so_far(generated.so_far)
+        if any(not answer.strip() for answer in generated.answers):
+            report_note(_EMPTY)
         if not as_json:
             print("\n".join(generated.answers))
             return
