@@ -57,7 +57,7 @@ def test_an_existing_run_is_continued_or_removed_if_asked(
     # another task: not continued, and removed only once it is known to be right
     code, _, err = cohort(capsys, *words, "--on-existing", "resume", "--training.seed", "7")
     assert code == 2
-    assert "training.seed" in err
+    assert "command line --training.seed" in err, "not the file, which says nothing of it"
     assert "--on-existing overwrite" in err
     code, _, err = cohort(capsys, *words, "--on-existing", "overwrite", "--dataset.max_length", "2")
     assert code == 2

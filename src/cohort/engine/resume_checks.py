@@ -75,7 +75,7 @@ def require_same_task(
         raise InputError(
             [
                 Problem(
-                    where=Place(file=str(path), text=key),
+                    where=_place(key, task, path=path),
                     found=_shown(now),
                     allowed=f"{_as_before(key, then, machine)}, {since}",
                     hint=hint,
@@ -83,6 +83,12 @@ def require_same_task(
                 for key, then, now in differences
             ]
         )
+
+
+def _place(key: str, task: TaskFile, *, path: Path) -> Place:
+    """Return where a key has the value that it has now: an option, or a line of the task's file."""
+    place = task.where(key)
+    return place if place.option or place.file == str(path) else Place(file=str(path), text=key)
 
 
 def _is_place(key: str, *values: Any) -> bool:
