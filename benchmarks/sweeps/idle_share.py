@@ -147,12 +147,12 @@ def main() -> None:
     rows = windows.rows()
     print_table(rows, columns=("at_s", "idle_share", "in_long_gaps", "longest_gap_s", "kernels"))
     working = [row for row in rows if row["kernels"]]
-    # the first and the last window hold what comes before training and after it
-    training = working[1:-1] or working
-    late = [row for row in training if row["at_s"] >= 60]
+    # the first and the last hold little else than the start and the end; the start of a first run may fill another one
+    inner = working[1:-1] or working
+    late = [row for row in inner if row["at_s"] >= 60]
     which = f"{options.shape}{options.suffix}"
     headline = {
-        f"idle_share_{which}": _mean(training),
+        f"idle_share_{which}": _mean(inner),
         f"idle_share_{which}_training": _mean(training_windows(rows)),
         f"idle_share_{which}_after_a_minute": _mean(late),
         f"seconds_to_best_adapter_{which}": best_seconds,

@@ -227,17 +227,24 @@ def test_no_blas_is_asked_about_a_model_of_zeros(tmp_path: Path, monkeypatch: py
     assert agreed_shapes(decoder.products) is None
 
 
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is launched, in its order; recorded passes with their rows."""
+    found: list[str] = []
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: found.append(f"{kind.name} {need.num_rows}"))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    monkeypatch.setattr(Executor, "step", lambda _: found.append("step"))
+    monkeypatch.setattr(Executor, "evaluate", lambda _, *__, **___: found.append("evaluate"))
+    return found
+
+
 @pytest.mark.parametrize("num_passes", range(18))
 def test_no_more_kernels_are_loaded_than_there_is_time_for(
-    num_passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_passes: int, done: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_llama(tmp_path, num_layers=3)
     decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
-    done, own = list[str](), Executor.load
-    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: done.append(kind.name))
-    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
-    monkeypatch.setattr(Executor, "step", lambda _: done.append("step"))
-    monkeypatch.setattr(Executor, "evaluate", lambda _, *__, **___: done.append("evaluate"))
+    own = Executor.load
 
     def load(executor: Executor, *arguments: Any, **named: Any) -> None:
         assert len(done) < num_passes, "for no pass"
@@ -253,21 +260,19 @@ def test_no_more_kernels_are_loaded_than_there_is_time_for(
         numerics=Numerics.FAST,
         is_enough=lambda: len(done) == num_passes,
     )
-    both = ["step", "evaluate", "SUMS", "MEASURES"] * 2 + ["step", "evaluate", "DROPPED_SUMS", "MEASURES"] * 2
-    assert done == both[:num_passes]
+    expected = [
+        launched
+        for kind in ("SUMS", "DROPPED_SUMS")
+        for rows in (64, 32)
+        for launched in ("step", "evaluate", f"{kind} {rows}", f"MEASURES {rows}")
+    ]
+    assert done == expected[:num_passes]
     assert len(decoder.layers) == 3
 
 
-def test_sizes_with_other_tiles_are_loaded_by_passes_that_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_with_other_tiles_are_loaded_by_passes_that_train(done: list[str], tmp_path: Path) -> None:
     save_llama(tmp_path, num_layers=3)
     decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
-    done: list[str] = []
-    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: done.append(f"{kind.name} {need.num_rows}"))
-    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
-    monkeypatch.setattr(Executor, "step", lambda _: done.append("step"))
-    monkeypatch.setattr(Executor, "evaluate", lambda _, *__, **___: done.append("evaluate"))
     launch_once(
         decoder,
         target_linears=decoder.linears,

@@ -1,4 +1,4 @@
-"""The BLAS is asked in a thread, which ends when it is told to, or with the interpreter."""
+"""The BLAS is asked in a thread, which ends with its executor's recordings, or with the interpreter."""
 
 from __future__ import annotations
 

@@ -115,9 +115,11 @@ def ask_ahead(
             for product in products:
                 if is_enough():
                     return
+                if _is_product_settled(product, num_rows=num_rows, agreed=agreed):
+                    continue
                 wanted = _question_bytes(product, num_rows)
                 # the allocator still has what a larger question took
-                if _is_asked_about(product, num_rows=num_rows) and wanted <= max(room(), taken):
+                if wanted <= max(room(), taken):
                     # no memory after all: the passes ask this one; smaller ones are tried
                     with contextlib.suppress(torch.OutOfMemoryError):
                         _settle(product, num_rows=num_rows, kept=kept)
@@ -125,14 +127,14 @@ def ask_ahead(
 
 
 def _settle(product: AskedProduct, *, num_rows: int, kept: KeptAnswers) -> None:
-    """Ask, or load the kernel of what was answered before."""
+    """Ask about a product that is not settled, or load the kernel of what was answered before."""
     name = product.name(num_rows)
     found = kept.get(name)
     if found is None:
         found = _ask(product, num_rows=num_rows)
         if found is not None:
             kept.add(name, agrees=found)
-    elif found and name not in kept.loaded:
+    else:
         _launch_on_filler(product, num_rows=num_rows)
     if found:
         kept.loaded.add(name)

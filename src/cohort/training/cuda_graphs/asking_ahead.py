@@ -1,7 +1,7 @@
 """Asks the BLAS about the sizes that passes may come to have, in a thread, once the first one is recorded.
 
 A warm-up that asks waits for each answer behind the step before it, and the device then has nothing to do until the
-next step. With all answers there, a size is recorded in one step, and nothing waits.
+next step. With all answers there, a size is recorded behind one step, and no warm-up waits.
 """
 
 from __future__ import annotations
