@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from cohort.core import durable_files
-from cohort.core.durable_files import atomic_directory, atomic_file, finished_path, write_bytes, write_text
+from cohort.core.durable_files import (
+    atomic_directory,
+    atomic_file,
+    finished_path,
+    partial_paths,
+    write_bytes,
+    write_text,
+)
 from cohort.core.errors import StorageFullError
 
 
@@ -99,6 +106,16 @@ def test_a_real_full_device_is_recognised() -> None:
         open("/dev/full", "wb") as full,
     ):
         full.write(b"x" * 10_000)
+
+
+def test_what_a_killed_writer_left_of_a_path_is_found(tmp_path: Path) -> None:
+    left = [tmp_path / ".a[1].json.x_1.partial", tmp_path / ".a[1].json.y2.partial"]
+    left[0].write_text("half")
+    left[1].mkdir()
+    for other in ("a[1].json", ".a1.json.x.partial", ".b.json.x.partial", ".a[1].json.replaced"):
+        (tmp_path / other).write_text("other")
+    assert partial_paths(tmp_path / "a[1].json") == left
+    assert partial_paths(tmp_path / "nowhere" / "a") == []
 
 
 def test_a_message_names_the_file_that_is_wanted_not_the_one_being_written() -> None:

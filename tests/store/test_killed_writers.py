@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def _opened(place: str, blobs: Path) -> tuple[Store, Writers]:
 
 def _kill(place: str, blobs: Path, *, times: int, server: PostgresServer | None = None) -> None:
     store, writers = _opened(place, blobs)
+    with closing(store):
+        _kill_all(store, writers, times=times, server=server)
+
+
+def _kill_all(store: Store, writers: Writers, *, times: int, server: PostgresServer | None) -> None:
     with writers.running():
         for number in range(times):
             writers.read(STEPS)
@@ -36,11 +42,10 @@ def _kill(place: str, blobs: Path, *, times: int, server: PostgresServer | None 
     (project,) = store.tenants.projects()
     writers.acknowledged.check(store, project.id)
     assert len(writers.acknowledged.done) >= times
-    # bytes without a file are of writers that were killed, and the database knows them
+    # bytes without a file, whole or not, are of writers that were killed, and the database knows them
     with store.database.read() as connection:
         known = {row.name for row in connection.exec_driver_sql("SELECT name FROM blobs")}
     assert set(store.blobs.folder.names()) <= known
-    store.close()
 
 
 def test_killed_writers_lose_nothing(place: str, tmp_path: Path) -> None:

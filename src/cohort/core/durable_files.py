@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ __all__ = [
     "atomic_file",
     "finished_path",
     "flush_to_disk",
+    "partial_paths",
     "recover_directory",
     "remove_leftovers",
     "storage_full_named",
@@ -99,6 +101,12 @@ def finished_path(path: str) -> str:
     if not (name.startswith(".") and name.endswith(PARTIAL_SUFFIX)):
         return path
     return os.path.join(folder, name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0].removeprefix("."))
+
+
+def partial_paths(path: str | os.PathLike[str]) -> list[Path]:
+    """Return what lies next to a path of writers that have not finished it, or were killed: files and directories."""
+    target = Path(path)
+    return sorted(target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL_SUFFIX}"))
 
 
 def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:

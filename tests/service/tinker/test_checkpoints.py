@@ -112,6 +112,17 @@ def test_a_kill_while_a_checkpoint_is_deleted_leaves_none_in_part(
         store.find(found.uri, asker="")
 
 
+def test_a_checkpoint_that_a_killed_server_was_writing_is_none(store: CheckpointStore) -> None:
+    found = store.find(save(store), asker="")
+    # all is written, even what describes it; it has no name yet
+    partial = found.folder.rename(found.folder.with_name(".two.x1.partial"))
+    save(store)
+    assert [each.uri for each in store.of_model("s:train:0", asker="")] == [found.uri]
+    store.remove_leftovers()
+    assert not partial.exists()
+    assert store.find(found.uri, asker="").about["step"] == 5
+
+
 def test_a_checkpoint_of_another_base_model_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
     uri = save(store)
     layout = AdapterLayout({"model.layers.0.self_attn.q_proj": (8, 4)})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,42 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         folder.write(NAME, [b"x"], limit=1)
     assert raised.value.retry_after_seconds > 0
     assert list(folder.names()) == []
+
+
+_WRITER = """
+import os
+import sys
+from cohort.store.blobs.blob_folder import open_blobs
+
+def chunks():
+    yield b"one"
+    os._exit(9)
+
+open_blobs(sys.argv[1]).write(sys.argv[2], chunks(), limit=100)
+"""
+
+
+def test_what_a_killed_writer_left_has_the_name_of_its_blob_and_goes_with_it(tmp_path: Path) -> None:
+    folder = open_blobs(tmp_path / "blobs")
+    written = folder.write(other := f"{NAME}0", [b"x"], limit=1)
+    assert subprocess.run([sys.executable, "-c", _WRITER, tmp_path / "blobs", NAME]).returncode == 9
+    # of a folder of files, too
+    (tmp_path / "blobs" / f"{NAME[:2]}/.{NAME[3:]}.x1.partial" / "deep").mkdir(parents=True)
+    assert len(list((tmp_path / "blobs").rglob(".*"))) == 2
+    assert list(folder.names()) == [NAME, other]
+    folder.remove(NAME)
+    assert list((tmp_path / "blobs").rglob(".*")) == []
+    assert list(folder.names()) == [other]
+    assert len(b"".join(folder.read(other))) == written.bytes
+
+
+def test_a_check_leaves_that_of_another_process_alone(tmp_path: Path) -> None:
+    folder = open_blobs(tmp_path / "blobs")
+    folder.check()
+    theirs = tmp_path / "blobs" / "checks" / ".writable.x1.partial"
+    theirs.write_bytes(b"cohort")
+    folder.check()
+    assert theirs.exists()
 
 
 class _FailingStorage:

@@ -76,6 +76,19 @@ def test_a_blob_whose_writer_was_killed_is_collected_after_a_day(
     assert own.models.list().items == []
 
 
+def test_what_was_written_of_a_blob_goes_with_it(store: Store, own: ProjectStore, clock: ManualClock) -> None:
+    blob = store.blobs.write(own.project_id, [b"x"])
+    path = store.blobs.folder.local_path(blob.name)
+    assert path is not None
+    # as a writer leaves it that is killed before the last byte
+    partial = path.rename(path.with_name(f".{path.name}.x1.partial"))
+    assert _names(store) == [blob.name]
+    clock.advance(DAY + 1)
+    assert store.collect_blobs() == 1
+    assert not partial.exists()
+    assert _names(store) == []
+
+
 def test_a_collection_that_was_killed_in_the_middle_goes_on(store: Store, own: ProjectStore) -> None:
     file = own.files.add([b"x"], filename="a", purpose="fine-tune", max_bytes=9)
     own.files.delete(file.id)

@@ -21,7 +21,7 @@ from cohort.adapter_files.write import AdapterContent, write_adapter_files
 from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.durable_files import atomic_directory, write_text
+from cohort.core.durable_files import atomic_directory, remove_leftovers, write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.service.tinker.owners import ANYONE, may_know
 from cohort.training.client_training.client_models import ModelState
@@ -29,6 +29,7 @@ from cohort.training.client_training.client_models import ModelState
 __all__ = ["Checkpoint", "CheckpointStore", "UnknownCheckpointError"]
 
 _URI = re.compile(r"tinker://([^/]+)/(weights|sampler_weights)/([^/]+)")
+_KINDS = ("weights", "sampler_weights")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 _ABOUT, _STATE = "checkpoint.json", "state.safetensors"
 
@@ -167,9 +168,12 @@ class CheckpointStore:
     def of_model(self, model_id: str, *, asker: str) -> list[Checkpoint]:
         """Return a model's checkpoints that ``asker`` may know, the newest first."""
         found = []
-        for kind in ("weights", "sampler_weights"):
+        for kind in _KINDS:
             parent = self._folder(model_id, kind, "any").parent
             for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+                # one that is being written has its description already
+                if not _NAME.fullmatch(folder.name):
+                    continue
                 uri = self.uri(model_id, kind, folder.name)
                 each = self._read(folder, uri=uri, kind=kind, name=folder.name)
                 if each is not None and may_know(asker, each.owner):
@@ -183,6 +187,12 @@ class CheckpointStore:
             if folder.name.startswith("."):
                 continue
             yield folder.name.replace("=", ":")
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed server was writing; call it before the first :meth:`save`."""
+        for model_id in self.models():
+            for kind in _KINDS:
+                remove_leftovers(self._folder(model_id, kind, "any").parent)
 
     def load(self, checkpoint: Checkpoint, *, optimizer: bool) -> ModelState:
         """Return the state of a training checkpoint, without the optimizer's unless ``optimizer``.

@@ -117,6 +117,7 @@ class Recovery:
             InputError: a file is damaged, or the models were trained on another base.
             JournalFullError: the disk is full.
         """
+        self._store.remove_leftovers()
         before: Any = None
         for place, record in enumerate(self._journal.read()):
             before = record.about["base"] if record.kind == BEGIN else before

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from cohort.core.durable_files import atomic_directory, atomic_file
+from cohort.core.durable_files import atomic_directory, atomic_file, finished_path, partial_paths
 from cohort.core.errors import InputError, Problem, StorageFullError
 from cohort.store.blobs.s3 import bound_patience, end_uploads, s3_options
 from cohort.store.errors import StorageFull, StoreError, StoreUnavailable, TooLargeError
@@ -126,7 +126,7 @@ class BlobFolder:
         return Path(self._path(name)) if self._is_local else None
 
     def remove(self, name: str) -> None:
-        """Remove a blob, file or folder, and what was uploaded of it; one that is gone already is as good.
+        """Remove a blob, file or folder, and what was written of it; one that is gone already is as good.
 
         Raises:
             StoreUnavailable: the place cannot be reached, or does not let it go.
@@ -134,8 +134,9 @@ class BlobFolder:
         path = self._path(name)
         with self._typed():
             if self._is_local:
-                with suppress(FileNotFoundError):
-                    self._files.rm(path, recursive=True)
+                # a writer that was killed leaves what it had written under another name
+                for written in (path, *map(str, partial_paths(path))):
+                    self._remove_local(written)
                 return
             end_uploads(self._files, path)
             # one by one: s3fs keeps silent about files that storage refuses to remove in bulk
@@ -143,11 +144,16 @@ class BlobFolder:
                 with suppress(FileNotFoundError):
                     self._files.rm_file(found)
 
+    def _remove_local(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm(path, recursive=True)
+
     def names(self) -> Iterator[str]:
-        """Yield the names of all that is there: for the search for what no row knows."""
+        """Yield the names of all that is there, or partly there: for the search for what no row knows."""
         with self._typed():
             for first in self._listed(self._root):
-                for path in self._listed(first):
+                paths = self._listed(first)
+                for path in sorted(set(map(finished_path, paths) if self._is_local else paths)):
                     yield f"{first.rsplit('/', 1)[1]}/{path.rsplit('/', 1)[1]}"
 
     def _listed(self, folder: str) -> list[str]:
@@ -165,7 +171,11 @@ class BlobFolder:
         """
         name = "checks/writable"
         self.write(name, [b"cohort"], limit=6)
-        self.remove(name)
+        if not self._is_local:
+            return self.remove(name)
+        # not what another process is writing under this name at this moment
+        with self._typed():
+            self._remove_local(self._path(name))
 
     def _path(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
