@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +108,38 @@ def test_a_real_full_device_is_recognised() -> None:
         open("/dev/full", "wb") as full,
     ):
         full.write(b"x" * 10_000)
+
+
+_WRITER = """
+import os
+import sys
+from cohort.core.durable_files import atomic_directory
+
+with atomic_directory(sys.argv[1]) as partial:
+    (partial / "weights").write_bytes(b"half")
+    os._exit(9)
+"""
+
+
+def test_the_next_writer_of_a_directory_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    target = tmp_path / "merged"
+    assert subprocess.run([sys.executable, "-c", _WRITER, target]).returncode == 9
+    (left,) = partial_paths(target)
+    with atomic_directory(target) as fresh:
+        # it may be that of another machine, which has only now written to it
+        assert partial_paths(target) == sorted([left, fresh])
+    os.utime(left / "weights", (0, 0))
+    os.utime(left, (0, 0))
+    with atomic_directory(target) as slow:
+        (slow / "weights").write_bytes(b"whole")
+        os.utime(slow / "weights", (0, 0))
+        os.utime(slow, (0, 0))
+        assert partial_paths(target) == [slow]
+        # one that lives is left alone, however long it has not written
+        with atomic_directory(target):
+            assert len(partial_paths(target)) == 2
+    assert partial_paths(target) == []
+    assert (target / "weights").read_bytes() == b"whole"
 
 
 def test_what_a_killed_writer_left_of_a_path_is_found(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_an_unknown_key(folder: Path, capsys: pytest.CaptureFixture[str], verb: 
 def test_empty_data(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder)
     (folder / "train.jsonl").write_text("")
-    refused(folder, capsys, verb, str(folder / "train.jsonl"), "no rows", hint="Add rows to it, or leave it out.")
+    refused(folder, capsys, verb, str(folder / "train.jsonl"), "no rows", hint="Add rows to it, or name another file.")
 
 
 def test_bad_json_on_line_17(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:

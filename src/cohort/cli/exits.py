@@ -32,6 +32,7 @@ __all__ = [
     "EXIT_WORSE",
     "end_as_worse",
     "ending_imports",
+    "error_json",
     "exits",
     "format_input_error",
     "interruption_words",
@@ -72,7 +73,8 @@ def format_input_error(error: InputError) -> str:
     return "\n".join(lines)
 
 
-def _error_json(error: BaseException, text: str, *, code: int) -> str:
+def error_json(error: BaseException, text: str, *, code: int) -> str:
+    """Return what --json prints for an error: its type, words and exit code, and each problem of wrong input."""
     body: dict[str, object] = {"type": type(error).__name__, "message": text, "exit_code": code}
     if isinstance(error, InputError):
         body["message"] = _count(error)
@@ -188,7 +190,7 @@ def ending_imports(*, as_json: bool = False, resume: Path | None = None) -> Iter
 def _print_error(error: BaseException, text: str, *, code: int, as_json: bool) -> None:
     leave_for_torchrun(text)
     if as_json:
-        print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
+        print(error_json(error, text.removeprefix("error: ").strip(), code=code))
     else:
         print(text, file=sys.stderr)
 

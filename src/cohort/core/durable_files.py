@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +42,8 @@ _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full", "os error 28")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+# after its last write, a directory whose lock is free is one of a writer that was killed
+_ABANDONED_SECONDS = 60.0
 
 
 def _means_storage_full(error: BaseException) -> bool:
@@ -189,27 +193,57 @@ def recover_directory(path: str | os.PathLike[str]) -> None:
         shutil.rmtree(replaced)
 
 
+def _remove_abandoned(path: Path) -> None:
+    """Remove what writers of ``path`` left that were killed: a merged model is many gigabytes, in a hidden folder."""
+    for folder in partial_paths(path):
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                # a lock of a writer that lives, or a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                written = max(entry.stat().st_mtime for entry in (folder, *folder.rglob("*")))
+                # some file systems keep the locks of each machine to itself
+                if time.time() - written > _ABANDONED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock by which others see that the writer of a directory lives, where the file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty temporary directory; when the block ends well it replaces ``path`` and all that was in it.
 
     On Linux the two directories are swapped in one step. Elsewhere there are two renames, and
-    :func:`recover_directory` recovers from a kill between them.
+    :func:`recover_directory` recovers from a kill between them. What killed writers of ``path`` have left is removed.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
     target = Path(path)
     recover_directory(target)
+    _remove_abandoned(target)
     partial = _partial_path(target)
     try:
         with storage_full_named(target):
             partial.mkdir(parents=True)
-            yield partial
-            for entry in sorted(partial.rglob("*")):
-                if not entry.is_symlink():
-                    flush_to_disk(entry)
-            flush_to_disk(partial)
+            with _locked(partial):
+                yield partial
+                for entry in sorted(partial.rglob("*")):
+                    if not entry.is_symlink():
+                        flush_to_disk(entry)
+                flush_to_disk(partial)
             if not target.exists():
                 os.replace(partial, target)
             elif not _exchange(partial, target):

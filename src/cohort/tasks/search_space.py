@@ -37,7 +37,8 @@ _OTHER_BOUNDS = {"min": "low", "max": "high"}
 
 def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
     if not entries:
-        refuse(Refusal(found="an empty list", allowed=kind.allowed, hint=f"Write for example {kind.example}."))
+        allowed = f"at least one value: {kind.allowed}"
+        refuse(Refusal(found="an empty list", allowed=allowed, hint=f"Write for example {kind.example}."))
     parsed = [parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
     refusals = [entry for entry in parsed if isinstance(entry, Refusal)]
     values = [entry for entry in parsed if not isinstance(entry, Refusal)]

@@ -108,19 +108,24 @@ def test_a_cost_above_all_trials_in_full_says_what_is_above_it(
 @pytest.mark.parametrize(
     ("later", "said"), [(0, ""), (1, " (1 later step is trained again)"), (2, " (2 later steps are trained again)")]
 )
+@pytest.mark.parametrize("first", [0, 1])
 def test_a_killed_run_says_how_many_steps_are_trained_again(
-    later: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: int, later: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = RunDirectory.create(tmp_path / "run")
     store = RunStore.create(directory.database)
     store.add_trials([TrialRecord(trial_id=0, parameters={"r": 8}, planned_steps=4, seed=0)])
-    store.record_checkpoint("checkpoint-1", checksum="aa")
-    store.append(
+    steps = [
         StepDone(trial_id=0, step=step, loss=1.0, grad_norm=1.0, learning_rate=1e-4, num_tokens=4)
-        for step in range(1, later + 1)
-    )
+        for step in range(1, first + later + 1)
+    ]
+    store.append(steps[:first])
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    store.append(steps[first:])
     store.close()
     print_status(read_status(directory), run_directory=directory.root, as_json=False)
     shown = capsys.readouterr().out
-    assert f"to continue from the last checkpoint{said}: cohort resume {directory.root}" in shown
-    assert "0/4" in shown
+    where = "the last checkpoint" if first else "the start, as no step is in a checkpoint yet"
+    said = said if first else said.replace("later ", "")
+    assert f"to continue from {where}{said}: cohort resume {directory.root}" in shown
+    assert f"{first}/4" in shown

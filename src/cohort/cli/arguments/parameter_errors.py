@@ -7,10 +7,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cohort.cli.exits import error_json
 from cohort.core.input_values.validation_words import allowed_value
 
 __all__ = ["PlainGroup"]
 
+_AS_JSON = "cohort.as_json"
 _KEYS = "Only `cohort tune` and `cohort check` set keys of the task file on the command line: write it into the file."
 
 
@@ -22,20 +24,36 @@ class PlainGroup(TyperGroup):
 
         Raises:
             typer.BadParameter: a value is wrong.
+            typer.Exit: an option or argument is, and --json asks for errors as JSON: it is printed.
         """
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            # earlier versions of Typer have no validator and write plain sentences themselves
-            entries = getattr(error.__cause__, "errors", None)
-            if entries is not None:
-                error.message = "; ".join(_sentence(entry) for entry in entries())
-            raise
         except Exception as error:
-            # click's NoSuchOption, which versions of Typer have in different modules
-            if "." in (getattr(error, "option_name", None) or ""):
-                error.message = f"{error.message}. {_KEYS}"  # type: ignore[attr-defined]
-            raise
+            # click's own errors, which versions of Typer have in different modules
+            words = getattr(error, "format_message", None)
+            if words is None:
+                raise
+            _reword(error)
+            if not ctx.meta[_AS_JSON]:
+                raise
+            code: int = error.exit_code  # type: ignore[attr-defined]
+            print(error_json(error, words(), code=code))
+            raise typer.Exit(code) from None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the group's own options."""
+        ctx.meta[_AS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+
+def _reword(error: Any) -> None:
+    # earlier versions of Typer have no validator and write plain sentences themselves
+    entries = getattr(error.__cause__, "errors", None)
+    if entries is not None and isinstance(error, typer.BadParameter):
+        error.message = "; ".join(_sentence(entry) for entry in entries())
+    # NoSuchOption has it
+    elif "." in (getattr(error, "option_name", None) or ""):
+        error.message = f"{error.message}. {_KEYS}"
 
 
 def _sentence(entry: dict[str, Any]) -> str:

@@ -138,11 +138,13 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         gone = f"\nmissing or damaged: {lost}; to write them again from the run's record: cohort resume"
         console.print(f"{gone} {run_directory}", soft_wrap=True, markup=False)
     if status.state == "stopped":
-        # what the table shows is as of that checkpoint
-        repeated = counted(status.steps_to_repeat, "later step")
+        # what the table shows is as of that checkpoint; one of nothing but the plan is written before the first step
+        has_trained = any(entry.trial.steps_done for entry in status.trials)
+        repeated = counted(status.steps_to_repeat, "later step" if has_trained else "step")
         again = f" ({repeated} {'is' if status.steps_to_repeat == 1 else 'are'} trained again)"
         after = again if status.steps_to_repeat else ""
-        line = f"\nto continue from the last checkpoint{after}: cohort resume {run_directory}"
+        where = "the last checkpoint" if has_trained else "the start, as no step is in a checkpoint yet"
+        line = f"\nto continue from {where}{after}: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)
 
 

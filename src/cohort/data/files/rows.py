@@ -73,7 +73,9 @@ def read_source(source: DataSource, *, split: SplitName, where: Place, log: Prob
             where=source.shown,
             found="no rows",
             allowed="at least one row",
-            hint="Add rows to it, or leave it out.",
+            hint="Add rows to it, or name another file."
+            if split == "train"
+            else "Add rows to it, name another file, or leave it out.",
         )
     return ReadSource(rows=rows, num_unreadable=num_unreadable)
 
