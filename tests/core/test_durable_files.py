@@ -17,6 +17,7 @@ from cohort.core.durable_files import (
     atomic_file,
     finished_path,
     partial_paths,
+    remove_leftovers,
     write_bytes,
     write_text,
 )
@@ -138,8 +139,13 @@ def test_the_next_writer_of_a_directory_removes_what_a_killed_one_left(tmp_path:
         # one that lives is left alone, however long it has not written
         with atomic_directory(target):
             assert len(partial_paths(target)) == 2
+        remove_leftovers(tmp_path)
+        assert partial_paths(target) == [slow]
     assert partial_paths(target) == []
     assert (target / "weights").read_bytes() == b"whole"
+    left.mkdir()
+    remove_leftovers(tmp_path)
+    assert partial_paths(target) == []
 
 
 def test_what_a_killed_writer_left_of_a_path_is_found(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
+from cohort.adapter_files.export_place import require_place
 from cohort.adapter_files.gguf_file import GgufType, require_gguf, write_gguf
 from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.hub_ids import split_revision
-from cohort.core.unusual_path import unusual_path
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.config_file import read_config
@@ -99,20 +99,7 @@ def export_adapter(
         trial_id = so_far.trial_id
         name += f"-{trial_id:04d}-step-{so_far.step}"
     target = directory.root / name if output is None else output
-    if (unusual_path(target) or not target.exists()) and (unusable := RunDirectory.find_problem(target)) is not None:
-        raise InputError(unusable)
-    # an export replaces nothing: what is there may be the user's
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        # a run must never look like something to delete
-        is_run = RunDirectory(target).holds_run()
-        raise InputError(
-            Problem(
-                where=f"-o {target}",
-                found="a file" if not target.is_dir() else "a directory that is not empty",
-                allowed="a directory that is new or empty",
-                hint="Choose another directory" + ("." if is_run else ", or delete this one."),
-            )
-        )
+    require_place(target)
     base, conversion = _base_of(directory, form=form, model=model), None
     step = None if so_far is None else so_far.step
     with chosen_adapter(directory, trial_id=trial_id, step=step, base=base) as source:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
-import shutil
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from cohort.core.durable_files import atomic_file
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.source_location import Place
 from cohort.tasks.yaml_lines import parse_yaml
@@ -223,20 +225,38 @@ class ServiceClient:
     ) -> dict[str, Any]:
         if isinstance(body, dict):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-        with self._answer(method, path, body, headers or {}) as answer:
+        with self._answer(method, path, body, headers or {}) as answer, self._whole():
             found: dict[str, Any] = json.loads(answer.read())
         return found
 
     def _saved(self, path: str, target: Path) -> Path:
-        with self._answer("GET", path, None, {}) as answer, target.open("wb") as stream:
-            shutil.copyfileobj(answer, stream, _CHUNK_BYTES)
+        with (
+            self._answer("GET", path, None, {}) as answer,
+            atomic_file(target) as partial,
+            partial.open("wb") as stream,
+            self._whole(),
+        ):
+            while piece := answer.read(_CHUNK_BYTES):
+                stream.write(piece)
+            # a connection that ends before the last byte is no error to http.client where it reads in pieces
+            if (length := answer.headers.get("Content-Length")) is not None and stream.tell() != int(length):
+                text = f"{self.url} broke off its answer after {stream.tell()} of {length} bytes; ask again"
+                raise ServiceRequestError(text, status=0)
         return target
 
-    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> IO[bytes]:
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            text = f"{self.url} broke off its answer ({error or type(error).__name__}); ask again"
+            raise ServiceRequestError(text, status=0) from None
+
+    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         known = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         request = urllib.request.Request(f"{self.url}{path}", data=body, headers={**known, **headers}, method=method)
         try:
-            answer: IO[bytes] = urllib.request.urlopen(request, timeout=_SECONDS)
+            answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_SECONDS)
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(error.code, error.read()) from None

@@ -42,8 +42,9 @@ _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full", "os error 28")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# after its last write, a directory whose lock is free is one of a writer that was killed
-_ABANDONED_SECONDS = 60.0
+# after its last write, a directory whose lock is free is that of a killed writer; some file systems keep the locks of
+# each machine to itself
+_ABANDONED_SECONDS = 600.0
 
 
 def _means_storage_full(error: BaseException) -> bool:
@@ -193,32 +194,50 @@ def recover_directory(path: str | os.PathLike[str]) -> None:
         shutil.rmtree(replaced)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove what writers of ``path`` left that were killed: a merged model is many gigabytes, in a hidden folder."""
-    for folder in partial_paths(path):
-        with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                # a lock of a writer that lives, or a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                written = max(entry.stat().st_mtime for entry in (folder, *folder.rglob("*")))
-                # some file systems keep the locks of each machine to itself
-                if time.time() - written > _ABANDONED_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock by which others see that the writer of a directory lives, where the file system has locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
+        # it waits for one who only looks whether the lock is free
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_locked(folder: Path, *, without_locks: bool) -> bool:
+    """Return whether the writer of a directory lives; ``without_locks`` where the file system cannot tell."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return without_locks
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the directories that killed writers of ``path`` left: a merged model is many gigabytes, and hidden."""
+    for folder in partial_paths(path):
+        with suppress(OSError):
+            written = max(entry.lstat().st_mtime for entry in (folder, *folder.rglob("*")))
+            is_old = time.time() - written > _ABANDONED_SECONDS
+            if is_old and folder.is_dir() and not _is_locked(folder, without_locks=True):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange_into_place(partial: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(partial, target)
+    elif not _exchange(partial, target):
+        os.replace(target, _replaced_path(target))
+        os.replace(partial, target)
+        shutil.rmtree(_replaced_path(target))
 
 
 @contextmanager
@@ -244,22 +263,20 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
                     if not entry.is_symlink():
                         flush_to_disk(entry)
                 flush_to_disk(partial)
-            if not target.exists():
-                os.replace(partial, target)
-            elif not _exchange(partial, target):
-                os.replace(target, _replaced_path(target))
-                os.replace(partial, target)
-                shutil.rmtree(_replaced_path(target))
+                _exchange_into_place(partial, target)
             flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove what killed writers left in ``folder`` itself. No other process may be writing there."""
+    """Remove what killed writers left in ``folder`` itself. No other process may be writing files there."""
     # the star at the end: SQLite puts its journal next to the file, under a longer name
     for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}*"):
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
+            with suppress(OSError):
+                # an export goes on while its run is resumed
+                if not _is_locked(entry, without_locks=False):
+                    shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)

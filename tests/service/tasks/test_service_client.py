@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,33 @@ def test_the_client_in_python(service: RunningService, task: Path) -> None:
 def test_an_address_without_http_is_told_what_to_write(address: str) -> None:
     with pytest.raises(package.InputError, match=f"Write http://{address.removeprefix('ftp://')}"):
         package.ServiceClient(address, key="x")
+
+
+class _CutOff(http.server.BaseHTTPRequestHandler):
+    """Promises more than it sends, as a server that is killed does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"{" * 300)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_answer_that_is_cut_off_is_not_taken_for_whole(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    target.write_text("the one before")
+    with http.server.HTTPServer(("127.0.0.1", 0), _CutOff) as server, ThreadPoolExecutor(1) as threads:
+        threads.submit(server.serve_forever, poll_interval=0.01)
+        try:
+            client = package.ServiceClient(f"http://127.0.0.1:{server.server_port}", key="x")
+            with pytest.raises(ServiceRequestError, match="broke off its answer after 300 of 1000 bytes; ask again"):
+                client.report("task-1", target)
+            with pytest.raises(ServiceRequestError, match=r"broke off its answer \(.*700 more expected\)\); ask"):
+                client.tasks()
+        finally:
+            server.shutdown()
+    assert target.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [target]

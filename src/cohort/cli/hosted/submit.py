@@ -169,6 +169,8 @@ def export_remote(
     import tempfile
     import zipfile
 
+    from cohort.adapter_files.export_place import require_place
+    from cohort.core.durable_files import atomic_directory
     from cohort.core.errors import InputError, Problem
 
     target = Path(task_id.name) if output is None else output
@@ -179,15 +181,15 @@ def export_remote(
         option = f"--{others[0].replace('_', '-')}"
         hint = "Leave it out; convert the adapter here with `cohort export`, from a run of this machine."
         problems.append(Problem(where=option, found="with --server", allowed="--to peft, with --server", hint=hint))
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        found, hint = "something that is there already", "Choose another directory with -o."
-        allowed = "a directory that is new or empty"
-        problems.append(Problem(where=f"-o {target}", found=found, allowed=allowed, hint=hint))
+    try:
+        require_place(target)
+    except InputError as error:
+        problems += error.problems
     if problems:
         raise InputError(problems)
     with tempfile.TemporaryDirectory() as folder:
         archive = client_of(server).export(str(task_id), Path(folder) / "adapter.zip", trial=trial)
         # names in it cannot leave the directory: zipfile takes them off
-        with zipfile.ZipFile(archive) as opened:
-            opened.extractall(target)
+        with zipfile.ZipFile(archive) as opened, atomic_directory(target) as partial:
+            opened.extractall(partial)
     print(json.dumps({"path": str(target)}) if as_json else target)

@@ -1,0 +1,42 @@
+"""An export is put where nothing is, and where nobody stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cohort.adapter_files.export_place import require_place
+from cohort.core.errors import InputError
+
+
+def test_new_and_empty_directories_are_places(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    require_place(tmp_path / "empty")
+    require_place(tmp_path / "deep" / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("place", "found", "hint"),
+    [
+        ("full/file", "a file", "Choose another directory"),
+        ("full", "a directory that is not empty", "or delete this one"),
+        ("run", "a directory that is not empty", "Choose another directory.$"),
+        ("", "the working directory", r"such as adapter\.$"),
+        ("../here", "the working directory", r"such as \.\./here/adapter\.$"),
+    ],
+)
+def test_others_are_not(place: str, found: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("full/file", "run/run.db", "run/task.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "here").mkdir()
+    here = place in ("", "../here")
+    monkeypatch.chdir(tmp_path / "here" if here else tmp_path)
+    with pytest.raises(InputError, match=f"found {found}; allowed: a directory that is new or empty") as raised:
+        require_place(Path(place))
+    (problem,) = raised.value.problems
+    assert str(problem.where) == f"-o {Path(place)}"
+    assert re.search(hint, problem.hint)
