@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -118,5 +119,33 @@ def test_all_of_a_run_is_removed_but_what_it_links_to(tmp_path: Path) -> None:
         remove_run(RunDirectory(directory.root))
     assert directory.task_file.exists()
     remove_run(directory)
-    assert list(directory.root.iterdir()) == []
+    assert list(directory.root.iterdir()) == [directory.lock().path]
     assert (outside / "mine.txt").read_text() == "mine"
+    # another run may begin there
+    assert RunDirectory.find_problem(directory.root) is None
+
+
+def test_a_kill_while_a_run_is_removed_leaves_one_that_can_be_removed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(Path(shutil.copytree(folder / "run", tmp_path / "run")))
+    rmtree, unlink, calls = shutil.rmtree, Path.unlink, 0
+
+    def counted(act: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any, **options: Any) -> None:
+            nonlocal calls
+            act(*arguments, **options)
+            calls += 1
+            raise KeyboardInterrupt
+
+        return call
+
+    monkeypatch.setattr(shutil, "rmtree", counted(rmtree))
+    monkeypatch.setattr(Path, "unlink", counted(unlink))
+    while directory.holds_run():
+        # neither a copy of its database nor any other file is taken for a run that goes on
+        assert not calls or not directory.checkpoints.exists()
+        with pytest.raises(KeyboardInterrupt):
+            remove_run(directory)
+    assert calls > 3
+    assert list(directory.root.iterdir()) == [directory.lock().path]

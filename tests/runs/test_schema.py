@@ -73,3 +73,18 @@ def test_several_decisions_of_one_kind_after_one_step_are_kept(tmp_path: Path) -
         ]
         store.append([], [asked[0], asked[0], asked[1]])
         assert [entry.decision for entry in store.reader.log.decisions()] == asked
+
+
+def test_a_new_run_shows_nothing_of_the_one_before_that_a_reader_still_has(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    before = RunStore.create(path)
+    before.add_trials(new_trials(2))
+    reader = RunReader.open(path)
+    before.close()
+    # the last to close it takes the log away with it, and that is the reader now
+    path.unlink()
+    assert Path(f"{path}-wal").exists()
+    with closing(RunStore.create(path)) as store:
+        assert store.reader.trials() == []
+        store.add_trials(new_trials(2))
+    reader.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,18 @@ def places_of(task: TaskFile, directory: RunDirectory) -> tuple[str, ...]:
 
 
 def remove_run(directory: RunDirectory) -> None:
-    """Remove a run with all its results.
+    """Remove a run with all its results; its lock's file stays.
 
     Raises:
         RunStateError: a process holds it.
     """
     # nothing else lies in a run directory: a run is made only in an empty one
-    with directory.lock():
-        for entry in directory.root.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    with directory.lock() as lock:
+        # A kill in between leaves what is still a run, and asks to be overwritten: first the copies of the database,
+        # from which a resume would bring it back without its trials, and last what tells a run from other files. The
+        # lock's file stays: without its name, another process would lock another file
+        last = (directory.database, directory.task_file)
+        entries = sorted(set(directory.root.iterdir()) - {lock.path, directory.checkpoints, *last})
+        for entry in (directory.checkpoints, *entries, *last):
+            with suppress(FileNotFoundError):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,7 +154,9 @@ def ready_to_resume(
                     begun = facts
             # trials on record without a checkpoint would be proposed a second time
             if begun is None:
-                directory.database.unlink()
+                # copies of it without a row would be taken for what the next start has lost
+                shutil.rmtree(directory.checkpoints, ignore_errors=True)
+                directory.database.unlink(missing_ok=True)
         task = load_run_task(directory, facts=facts, places=places)
         if begun is not None:
             document = begun.task.document or {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
+from cohort.core.write_ahead_log import use_write_ahead_log
 from cohort.runs.directory import RunDirectory
 from cohort.runs.schema import APPLICATION_ID, EARLIER_VERSION, RELATIONS, SCHEMA_VERSION, STEP_COLUMNS
 
@@ -192,7 +193,7 @@ def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> No
         return
     connection.execute("PRAGMA foreign_keys = ON")
     # readers see the last commit while the writer writes
-    connection.execute("PRAGMA journal_mode = WAL")
+    use_write_ahead_log(connection)
     # a killed process loses nothing under NORMAL; a power cut may lose the last transactions, never the file. What a
     # checkpoint refers to is flushed by RunStore.record_checkpoint
     connection.execute("PRAGMA synchronous = NORMAL")

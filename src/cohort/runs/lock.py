@@ -43,6 +43,11 @@ class RunLock:
         self._path = path
         self._descriptor: int | None = None
 
+    @property
+    def path(self) -> Path:
+        """The file that is locked."""
+        return self._path
+
     def acquire(self) -> None:
         """Take the lock.
 

@@ -172,3 +172,6 @@ def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:
             f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {_TABLES}"
         )
         connection.executemany("INSERT INTO facts (key, value) VALUES (?, ?)", list(facts.items()))
+        # of a run that was begun here before: a reader may have kept it, and it would hide all rows of this one
+        for companion in ("-wal", "-shm"):
+            Path(f"{path}{companion}").unlink(missing_ok=True)

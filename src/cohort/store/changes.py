@@ -103,15 +103,15 @@ class _Notified:
     def _listen(self) -> None:
         try:
             pooled = self._database.engine.raw_connection()
-            connection: Any = pooled.driver_connection
+            self._connection = pooled.driver_connection
             # out of the pool for good: it listens as long as it lives
             pooled.detach()
-            connection.autocommit = True
-            connection.execute(f"LISTEN {CHANGES_CHANNEL}")
+            self._connection.autocommit = True
+            self._connection.execute(f"LISTEN {CHANGES_CHANNEL}")
         # the pool's errors and the driver's own
         except Exception as error:
+            self.close()
             raise self._gone(error) from error
-        self._connection = connection
 
     def wait(self, seconds: float) -> Sequence[Change]:
         if self._connection is None:

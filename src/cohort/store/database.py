@@ -22,6 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.process.fair_lock import FairLock
+from cohort.core.write_ahead_log import use_write_ahead_log
 from cohort.store.errors import StorageFull, StoreUnavailable
 
 __all__ = ["CHANGES_CHANNEL", "Database", "Moment", "database_url", "open_database"]
@@ -252,7 +253,8 @@ def _open_sqlite(url: str) -> Engine:
     def set_up(connection: Any, _: ConnectionPoolEntry) -> None:
         # the driver begins transactions late and not for reads; they are begun below
         connection.isolation_level = None
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        use_write_ahead_log(connection, seconds=_BUSY_SECONDS)
+        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

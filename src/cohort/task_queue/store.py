@@ -18,6 +18,7 @@ from typing import Any, Unpack
 
 from cohort.core.durable_files import atomic_file
 from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.write_ahead_log import use_write_ahead_log
 from cohort.runs.database import database_errors_named
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.lock import RunLock
@@ -119,7 +120,7 @@ class QueueStore:
                 connection.close()
                 raise RunStateError(f"{path} is not a queue of this version (found {found}); choose another directory")
             # commands read while the dispatcher writes
-            connection.execute("PRAGMA journal_mode = WAL")
+            use_write_ahead_log(connection)
             # a decision must survive a power cut: workers act on it at once
             connection.execute("PRAGMA synchronous = FULL")
         return cls(connection, path=path)

@@ -285,6 +285,25 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(folder: Path, tmp
     assert outcome_of(run) == expected
 
 
+def test_a_run_killed_while_its_first_checkpoint_was_recorded_begins_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: Outcome
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(RunStore, "record_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tune(tiny_task(folder), run)
+        # the next start is killed as well, when all that was there is gone
+        patched.setattr("cohort.engine.run_resume.prepare_task", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go_on(run)
+    go_on(run)
+    assert outcome_of(run) == expected
+
+
 def test_no_run_at_all(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text(json.dumps(tiny_data()))
     with pytest.raises(InputError, match=r"run\.db"):

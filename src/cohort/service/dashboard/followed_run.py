@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,7 @@ class FollowedRun:
             facts, position = reader.facts(), reader.log.last_position()
             # a resume may drop the end of the log and write it again: its process is another one
             process = holder or (None if self._record is None else self._record[2])
-            record = (facts.run_id, self.directory.database.stat().st_ino, process)
+            record = (facts.run_id, self._file_number(), process)
             is_other = self._record is not None and record != self._record
             if is_other or position < self._steps.position:
                 self._steps = FollowedSteps()
@@ -123,9 +124,18 @@ class FollowedRun:
             updated_at=self._updated_at(),
         )
 
+    def _file_number(self) -> int:
+        # a run that is begun anew has none for a moment, and another one then
+        try:
+            return self.directory.database.stat().st_ino
+        except FileNotFoundError:
+            return 0
+
     def _updated_at(self) -> float:
         database = self.directory.database
-        times = [
-            path.stat().st_mtime for path in (database, database.with_name(f"{database.name}-wal")) if path.exists()
-        ]
-        return max(times, default=0.0)
+        times = [0.0]
+        for path in (database, database.with_name(f"{database.name}-wal")):
+            # its last reader may take the log away at any moment
+            with suppress(FileNotFoundError):
+                times.append(path.stat().st_mtime)
+        return max(times)
