@@ -27,9 +27,11 @@ __all__ = [
     "atomic_file",
     "finished_path",
     "flush_to_disk",
+    "last_written",
     "partial_paths",
     "recover_directory",
     "remove_leftovers",
+    "remove_old_leftovers",
     "storage_full_named",
     "write_bytes",
     "write_text",
@@ -45,6 +47,7 @@ _RENAME_EXCHANGE = 2
 # after its last write, a directory whose lock is free is that of a killed writer; some file systems keep the locks of
 # each machine to itself
 _ABANDONED_SECONDS = 600.0
+_LEFTOVER_SECONDS = 3600.0
 
 
 def _means_storage_full(error: BaseException) -> bool:
@@ -221,12 +224,21 @@ def _is_locked(folder: Path, *, without_locks: bool) -> bool:
         os.close(descriptor)
 
 
+def last_written(path: Path) -> float:
+    """Return when a file, or anything in a directory, was last written, in seconds since 1970.
+
+    Raises:
+        OSError: it is gone, or was changed meanwhile.
+    """
+    # a link may lead nowhere
+    return max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
+
+
 def _remove_abandoned(path: Path) -> None:
     """Remove the directories that killed writers of ``path`` left: a merged model is many gigabytes, and hidden."""
     for folder in partial_paths(path):
         with suppress(OSError):
-            written = max(entry.lstat().st_mtime for entry in (folder, *folder.rglob("*")))
-            is_old = time.time() - written > _ABANDONED_SECONDS
+            is_old = time.time() - last_written(folder) > _ABANDONED_SECONDS
             if is_old and folder.is_dir() and not _is_locked(folder, without_locks=True):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -280,3 +292,16 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
                     shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def remove_old_leftovers(folder: str | os.PathLike[str], *, seconds: float = _LEFTOVER_SECONDS) -> None:
+    """Remove what killed writers left in a folder that other processes write to: what was not written for so long."""
+    for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}"):
+        # another process may remove it at the same time
+        with suppress(OSError):
+            if time.time() - last_written(entry) <= seconds:
+                continue
+            if not entry.is_dir() or entry.is_symlink():
+                entry.unlink()
+            elif not _is_locked(entry, without_locks=False):
+                shutil.rmtree(entry, ignore_errors=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cohort.core.durable_files import PARTIAL_SUFFIX, atomic_file
+from cohort.core.durable_files import atomic_file, remove_old_leftovers
 from cohort.data.report import DataReport
 from cohort.data.tokenised import TokenisedRows
 
@@ -94,9 +94,8 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
     # no run waits for the disk, which may have gigabytes to take first: a part of a file is read as none
     with atomic_file(path, is_flushed=False) as partial, partial.open("wb") as stream:
         np.savez(stream, **arrays)
-    # with what killed writers left; what another process is writing is among the newest
-    found = [*path.parent.glob("*.npz"), *path.parent.glob(f".*{PARTIAL_SUFFIX}")]
-    for old in sorted(found, key=_modified, reverse=True)[_MOST_FILES:]:
+    remove_old_leftovers(path.parent)
+    for old in sorted(path.parent.glob("*.npz"), key=_modified, reverse=True)[_MOST_FILES:]:
         old.unlink(missing_ok=True)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.core.cache_directory import default_cache_directory
-from cohort.core.durable_files import write_bytes
+from cohort.core.durable_files import remove_old_leftovers, write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
 from cohort.core.units import counted
 from cohort.data.loading import LoadedDataset
@@ -259,6 +259,7 @@ def _try_to_write(path: Path, found: NDArray[np.float64]) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, stream.getvalue())
+        remove_old_leftovers(path.parent)
         ordered = sorted(path.parent.glob("*.npy"), key=lambda old: old.stat().st_mtime, reverse=True)
         for old in ordered[_MOST_FILES:]:
             old.unlink(missing_ok=True)

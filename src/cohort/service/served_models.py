@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cohort.core.durable_files import remove_old_leftovers
 from cohort.core.errors import StorageFullError
 from cohort.service.access.refusals import ServiceError
 from cohort.service.completion_answers import CompletionAnswers
@@ -91,6 +92,7 @@ class ServedModels:
         """Remove the adapters in the cache whose models were deleted, on this server or another one."""
         if not self._cache.is_dir():
             return
+        remove_old_leftovers(self._cache)
         # until it is whole, what is being fetched has a name that begins with a point
         whole = (path for path in self._cache.iterdir() if _SLASH in path.name and not path.name.startswith("."))
         folders = {path.name.replace(_SLASH, "/"): path for path in whole}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
+
+from tests.support.process_states import is_gone, wait_until_gone
 
 CHILD = """
 import os, sys, time
@@ -15,13 +15,6 @@ die_with_parent({parent})
 print(os.getpid(), flush=True)
 time.sleep(3600)
 """
-
-
-def is_gone(process_id: int) -> bool:
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_a_child_that_sleeps_ends_with_its_parent() -> None:
@@ -33,10 +26,7 @@ def test_a_child_that_sleeps_ends_with_its_parent() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 120
-    while not is_gone(child):
-        assert time.monotonic() < deadline, "it lives on"
-        time.sleep(0.02)
+    wait_until_gone(child)
 
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:

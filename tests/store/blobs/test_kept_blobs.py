@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.store.blobs.blob_folder import BlobFolder, Written
 from cohort.store.enums import JobStatus
-from cohort.store.errors import QuotaExceededError, StoreUnavailable, UnknownIdError
+from cohort.store.errors import QuotaExceededError, StorageFull, StoreUnavailable, UnknownIdError
 from cohort.store.jobs.claims import NewCheckpoint, NewModel
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Project
@@ -87,6 +89,64 @@ def test_what_was_written_of_a_blob_goes_with_it(store: Store, own: ProjectStore
     assert store.collect_blobs() == 1
     assert not partial.exists()
     assert _names(store) == []
+
+
+def test_each_attempt_that_fails_is_collected_at_once(
+    store: Store, own: ProjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object, **__: object) -> Written:
+        raise StorageFull("simulated")
+
+    with monkeypatch.context() as patched:
+        for name in ("write", "write_folder"):
+            patched.setattr(BlobFolder, name, full)
+        for _ in range(2):
+            with pytest.raises(StorageFull, match="simulated"):
+                store.blobs.write(own.project_id, [b"x"])
+        with pytest.raises(StorageFull, match="simulated"):
+            store.blobs.write_folder(own.project_id, tmp_path)
+    assert store.collect_blobs() == 3
+    assert store.collect_blobs() == 0
+
+
+def test_a_blob_whose_last_byte_comes_after_it_was_given_up_is_none(
+    store: Store, own: ProjectStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.blobs.folder.write
+
+    def slow() -> Iterator[bytes]:
+        yield b"x"
+        # as of a machine that was suspended
+        clock.advance(2 * DAY)
+        store.collect_blobs()
+        yield b"y"
+
+    # what was being written is gone, too
+    with pytest.raises(StoreUnavailable):
+        store.blobs.write(own.project_id, slow())
+    assert _names(store) == []
+
+    def written_too_late(name: str, chunks: Iterable[bytes], *, limit: int) -> Written:
+        clock.advance(2 * DAY)
+        store.collect_blobs()
+        return write(name, chunks, limit=limit)
+
+    monkeypatch.setattr(store.blobs.folder, "write", written_too_late)
+    with pytest.raises(StoreUnavailable, match="write it again"):
+        store.blobs.write(own.project_id, [b"x"])
+    assert _names(store) == []
+
+
+def test_a_blob_waits_for_its_owner_until_it_is_given_up(store: Store, own: ProjectStore, clock: ManualClock) -> None:
+    name = store.blobs.write(own.project_id, [b"x"]).name
+    assert store.blobs.waits_for_owner(name)
+    clock.advance(2 * DAY)
+    store.collect_blobs()
+    assert not store.blobs.waits_for_owner(name)
+    file = own.files.add([b"x"], filename="a", purpose="fine-tune", max_bytes=9)
+    assert file.blob is not None
+    # it has one
+    assert not store.blobs.waits_for_owner(file.blob)
 
 
 def test_a_collection_that_was_killed_in_the_middle_goes_on(store: Store, own: ProjectStore) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from cohort.core.durable_files import PARTIAL_SUFFIX, atomic_file
+from cohort.core.durable_files import atomic_file, remove_old_leftovers
 from cohort.core.errors import StorageFullError
 from cohort.kernels.device_blocks import OfThread
 from cohort.models.checkpoint.copies_ahead import CopiesAhead, OwnCopies
@@ -33,7 +32,6 @@ __all__ = ["QuantisedFiles", "WritingStoppedError"]
 # base models, each in one format; beyond them the one that was used longest ago goes
 _MOST_FOLDERS = 4
 # what a process that was killed left; no file takes as long to write
-_LEFTOVER_SECONDS = 3600
 
 
 class WritingStoppedError(Exception):
@@ -131,10 +129,7 @@ class QuantisedFiles:
 
     def remove_leftovers(self) -> None:
         """Remove what processes left that were killed as they wrote."""
-        with suppress(OSError):
-            for partial in self._folder.glob(f".*{PARTIAL_SUFFIX}"):
-                if time.time() - _modified(partial) > _LEFTOVER_SECONDS:
-                    partial.unlink(missing_ok=True)
+        remove_old_leftovers(self._folder)
 
     def _file(self, group: str) -> Path:
         return self._folder / f"{group}.safetensors"

@@ -53,6 +53,8 @@ def write_behind(
     pieces = {fused.name.removesuffix(".weight"): fused.pieces for fused in layout if fused.is_linear}
     waiting = [(group, weakref.ref(products[group])) for group in files.absent]
     if not waiting:
+        # a process that was killed as it wrote the last one may have left it to another
+        files.remove_leftovers()
         return None
     # ranks that load at once begin elsewhere, and leave out what another one has written
     random.Random(os.getpid()).shuffle(waiting)

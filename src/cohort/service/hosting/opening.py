@@ -31,7 +31,10 @@ from cohort.store.retention import Retention
 from cohort.store.store import Store, open_store
 from cohort.task_queue.workers.pool import PoolRequest
 
-__all__ = ["OpenService", "first_key", "open_service"]
+__all__ = ["SCRATCH", "UPLOADS", "OpenService", "first_key", "open_service"]
+
+UPLOADS, SCRATCH = "uploads", "scratch"
+"""In the service's folder: where files are that are being uploaded, and those of other requests."""
 
 # a model without a template of its own is rendered with this one, in training and in answers
 _FALLBACK_TEMPLATE = "plain"
@@ -113,6 +116,7 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         places=PoolRequest(gpus=file.workers.gpus, workers=_cpu_workers(file, on_cpu=on_cpu), ray=file.workers.ray),
         settings=settings,
         base=_shared_base(file, bases, opened),
+        scratch=(folder / UPLOADS, folder / SCRATCH),
     )
     served = ServedModels(opened, store, cache=folder / "nodes" / file.node / "adapters")
     key = first_key(store)

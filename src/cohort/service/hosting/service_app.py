@@ -17,7 +17,7 @@ from cohort.service.fine_tuning.file_routes import file_routes
 from cohort.service.fine_tuning.job_routes import job_routes
 from cohort.service.fine_tuning.model_routes import model_routes
 from cohort.service.hosting.inference_routes import inference_routes
-from cohort.service.hosting.opening import OpenService
+from cohort.service.hosting.opening import SCRATCH, UPLOADS, OpenService
 from cohort.service.hosting.service_metrics import ServiceMetrics
 from cohort.service.jobs.room import Room
 from cohort.service.tasks.task_routes import TaskParts, task_routes
@@ -43,7 +43,7 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
     room = Room(folder, least_bytes=limits.min_free_mib * _MIB)
     metrics = ServiceMetrics()
     most_file = limits.max_file_mib * _MIB
-    app.include_router(file_routes(opened.store, room=room, folder=folder / "uploads", most_bytes=most_file))
+    app.include_router(file_routes(opened.store, room=room, folder=folder / UPLOADS, most_bytes=most_file))
     app.include_router(job_routes(opened.store, bases=tuple(opened.served.bases), room=room))
     app.include_router(model_routes(opened.store, opened.served))
     app.include_router(inference_routes(opened.served, book))
@@ -52,7 +52,7 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
         bases=opened.bases,
         room=room,
         nodes=folder / "nodes",
-        scratch=folder / "scratch",
+        scratch=folder / SCRATCH,
         limits=opened.settings.check,
     )
     app.include_router(task_routes(parts))

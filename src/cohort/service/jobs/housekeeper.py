@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Executor
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
+from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs, remove_untouched
 from cohort.service.jobs.run_retention import remove_old_runs
 from cohort.store.errors import StoreError
 from cohort.store.retention import Retention
@@ -29,32 +31,41 @@ class Housekeeper:
         owner: str,
         folder: Path,
         retention: Retention | None = None,
+        scratch: Sequence[Path] = (),
         clock: Clock | None = None,
     ) -> None:
         """Keep house for a node.
 
         Args:
-            folder: The node's, with its ``runs`` and its ``queue``.
+            folder: The node's, with its ``runs``, its ``jobs`` and its ``queue``.
             retention: How long what has ended is kept; None: for ever.
+            scratch: Where requests have files as long as they last.
         """
         self._store, self._folder, self._retention = store, folder, retention or Retention()
-        self._owner = owner
+        self._owner, self._scratch = owner, tuple(scratch)
+        self._running: Future[None] | None = None
         self._clock = clock or SystemClock()
         self._next = self._clock.monotonic()
 
     def turn(self, threads: Executor) -> None:
-        """Begin what is due; come again often."""
+        """Begin what is due; come again often. What takes longer than until the next time is not begun twice."""
+        if self._running is not None and not self._running.done():
+            return
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + _ASK_SECONDS
-            threads.submit(self._work)
+            self._running = threads.submit(self._work)
 
     def _work(self) -> None:
         try:
             done = self._store.keep_house(self._owner, retention=self._retention)
+            remove_untouched(self._scratch)
+            num_folders = remove_folders_of_ended_jobs(self._store, self._folder / "jobs")
             self._sweep_runs()
         except StoreError as error:
             _log.warning("housekeeping is done later: %s", error)
         else:
+            if num_folders:
+                _log.info("the rows of %d jobs that ended elsewhere were removed", num_folders)
             if done is not None and done.num_blobs:
                 _log.info("%d blobs that nothing refers to any more were removed", done.num_blobs)
             if done is not None and done.num_jobs:

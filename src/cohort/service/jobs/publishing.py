@@ -37,16 +37,10 @@ def publish(store: Store, claim: Claim, job: Job, *, folder: JobFolder, run: Pat
     """
     outcome = read_outcome(run)
     results = _results_file(store, job, folder, outcome)
-    blob = folder.notes.get("adapter_blob")
-    if blob is None:
-        blob = store.blobs.write_folder(claim.project_id, outcome.adapter).name
-        folder.note(adapter_blob=blob)
+    blob = _stored_adapter(store, claim, folder, outcome, note="adapter_blob")
     name = model_name(job, organisation=organisation)
     # a name of its own, with bytes of its own: either can be deleted and the other stays
-    checkpoint = folder.notes.get("checkpoint_blob")
-    if checkpoint is None:
-        checkpoint = store.blobs.write_folder(claim.project_id, outcome.adapter).name
-        folder.note(checkpoint_blob=checkpoint)
+    checkpoint = _stored_adapter(store, claim, folder, outcome, note="checkpoint_blob")
     return store.claims.update(
         claim,
         status=JobStatus.SUCCEEDED,
@@ -66,6 +60,16 @@ def publish(store: Store, claim: Claim, job: Job, *, folder: JobFolder, run: Pat
         trained_tokens=outcome.trained_tokens,
         result_files=[results],
     )
+
+
+def _stored_adapter(store: Store, claim: Claim, folder: JobFolder, outcome: RunOutcome, *, note: str) -> str:
+    """Return the name of a blob of the adapter: that of an earlier attempt, unless it was taken for abandoned."""
+    noted = folder.notes.get(note)
+    if isinstance(noted, str) and store.blobs.waits_for_owner(noted):
+        return noted
+    name = store.blobs.write_folder(claim.project_id, outcome.adapter).name
+    folder.note(**{note: name})
+    return name
 
 
 def _hyperparameters(job: Job, outcome: RunOutcome) -> dict[str, Any]:

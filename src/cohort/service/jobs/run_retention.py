@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+from cohort.core.durable_files import last_written
 from cohort.store.store import Store
 
 __all__ = ["remove_old_runs"]
@@ -38,19 +39,13 @@ def remove_old_runs(store: Store, *, runs: Path, queue: Path, seconds: float) ->
         over, known = store.claims.ended([entry.name for entry in asked], seconds_ago=seconds)
         for entry in asked:
             try:
-                if entry.name in over or (entry.name not in known and _is_older(entry, seconds)):
+                if entry.name in over or (entry.name not in known and time.time() - last_written(entry) >= seconds):
                     _remove(entry, queue / entry.name)
                     count += 1
             except OSError as error:
                 # this one is tried again at the next look, and keeps none of the others
                 _log.warning("the run directory %s was not removed: %s", entry.name, error)
     return count
-
-
-def _is_older(directory: Path, seconds: float) -> bool:
-    # a link may lead nowhere
-    latest = max((path.lstat().st_mtime for path in (directory, *directory.iterdir())), default=0.0)
-    return time.time() - latest >= seconds
 
 
 def _remove(directory: Path, link: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -77,6 +77,7 @@ class JobRunner:
         places: PoolRequest,
         settings: RunnerSettings,
         base: ResidentBase | None = None,
+        scratch: Sequence[Path] = (),
         clock: Clock | None = None,
     ) -> None:
         """Make a runner that does nothing yet.
@@ -87,6 +88,7 @@ class JobRunner:
             bases: By the names that jobs use.
             places: Where workers run.
             base: The base model in this process that jobs train on instead.
+            scratch: Where requests have files as long as they last.
             clock: For simulations.
         """
         self._clock = clock or SystemClock()
@@ -96,7 +98,7 @@ class JobRunner:
         self._lock = RunLock(folder / _LOCK_NAME)
         self._room = Room(folder, least_bytes=settings.min_free_bytes)
         self._shares = NodeShares(folder / _SHARES_NAME)
-        self._housekeeper = Housekeeper(store, owner=name, folder=folder, retention=settings.retention)
+        self._housekeeper = Housekeeper(store, owner=name, folder=folder, retention=settings.retention, scratch=scratch)
         self._weights: dict[str, float] = {}
         self._organisations: dict[str, str] = {}
         self._held: dict[str, HeldJob] = {}
@@ -209,11 +211,22 @@ class JobRunner:
             try:
                 job = self._store.claims.renew(claim, seconds=self._settings.lease_seconds)
             except LeaseLostError:
-                if parts.queue.take_out(claim.job_id):
-                    folder.drop_claim()
+                self._let_go(parts, folder, claim)
                 continue
             self._hold(parts, claim, job)
         self._shares.settle(self._held)
+
+    def _let_go(self, parts: JobParts, folder: JobFolder, claim: Claim) -> None:
+        """Take in that a job which this node had was cancelled, has ended, or went to another node."""
+        try:
+            job = self._store.project(claim.project_id).jobs.get(claim.job_id)
+            HeldJob(parts, claim, job).lost()
+        except (StoreUnavailable, StorageFull):
+            raise
+        except CohortError:
+            # it was forgotten, or its base model is not served here any more
+            if parts.queue.take_out(claim.job_id):
+                folder.drop_claim()
 
     def _hold(self, parts: JobParts, claim: Claim, job: Job) -> None:
         try:

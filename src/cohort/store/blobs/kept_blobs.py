@@ -6,15 +6,17 @@ finds what nothing refers to without listing a bucket.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from cohort.store.blobs.blob_folder import BlobFolder, Written
+from cohort.store.blobs.blob_rows import abandoned, remove_blob_row
 from cohort.store.database import Database
 from cohort.store.enums import BlobState
-from cohort.store.errors import QuotaExceededError, TooLargeError
+from cohort.store.errors import QuotaExceededError, StoreError, TooLargeError
 from cohort.store.random_names import RandomSource, new_blob_name
 from cohort.store.records import Blob, Project, read_record
 from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, models
@@ -58,7 +60,8 @@ class KeptBlobs:
         most = project.max_stored_bytes if asks_quota else None
         left = _NO_LIMIT if most is None else most - used
         try:
-            written = self._folder.write(name, chunks, limit=min(limit, left))
+            with self._given_up(name):
+                written = self._folder.write(name, chunks, limit=min(limit, left))
         except TooLargeError as error:
             if limit <= left or most is None:
                 raise
@@ -68,7 +71,15 @@ class KeptBlobs:
     def write_folder(self, project_id: str, source: Path) -> Blob:
         """Write a folder (an adapter) as a new blob of a project; the quota is not asked, for the work is done."""
         name, _, _ = self._begin(project_id, is_checked=False)
-        return self._complete(name, self._folder.write_folder(name, source))
+        with self._given_up(name):
+            written = self._folder.write_folder(name, source)
+        return self._complete(name, written)
+
+    def waits_for_owner(self, name: str) -> bool:
+        """Return whether a blob is complete, without an owner, and not taken for abandoned."""
+        statement = select(blobs.c.sha256).where(blobs.c.name == name, blobs.c.state == BlobState.WRITING)
+        with self._database.read() as connection:
+            return connection.scalar(statement) is not None
 
     def kept_of(self, names: Collection[str]) -> set[str]:
         """Return those of ``names`` that a file, model or checkpoint still has."""
@@ -92,12 +103,27 @@ class KeptBlobs:
             )
         return name, project, used
 
+    @contextmanager
+    def _given_up(self, name: str) -> Iterator[None]:
+        """Let the next collection have the row of a blob whose writing fails: each new attempt has a row of its own."""
+        try:
+            yield
+        except Exception:
+            # where the database is away as well, it is collected as abandoned
+            with suppress(StoreError), self._database.write() as connection:
+                remove_blob_row(connection, name, now=self._database.now(connection))
+            raise
+
     def _complete(self, name: str, written: Written) -> Blob:
         with self._database.write() as connection:
             now = self._database.now(connection)
             values = {"bytes": written.bytes, "sha256": written.sha256, "changed_at": now}
-            connection.execute(update(blobs).where(blobs.c.name == name).values(**values))
-            return read_record(Blob, connection.execute(select(blobs).where(blobs.c.name == name)).one())
+            own = (blobs.c.name == name, blobs.c.state == BlobState.WRITING)
+            if connection.execute(update(blobs).where(*own).values(**values)).rowcount:
+                return read_record(Blob, connection.execute(select(blobs).where(blobs.c.name == name)).one())
+        # as of a machine that was suspended for a day: what was written has no row any more
+        self._folder.remove(name)
+        raise abandoned(name)
 
 
 def collect_blobs(

@@ -1,0 +1,70 @@
+"""Removes what clients sent and a node needs no longer: rows of jobs that have ended, and files of killed requests."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from cohort.core.durable_files import last_written
+from cohort.service.jobs.job_folder import JobFolder
+from cohort.store.store import Store
+
+__all__ = ["remove_folders_of_ended_jobs", "remove_untouched"]
+
+_log = logging.getLogger(__name__)
+_ASKED_AT_ONCE = 500
+# a node that has a job which is cancelled lets go of it within a turn
+_ENDED_SECONDS = 3600.0
+_UNTOUCHED_SECONDS = 24 * 3600.0
+
+
+def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
+    """Remove what a node keeps of jobs that ended an hour ago or that nobody knows, and return how many there were.
+
+    A node removes it when a job ends that it has. Others end elsewhere: cancelled while they were paused, trained by
+    another node, or as this one was killed.
+
+    Args:
+        folders: Where each job of the node has its folder.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    found, count = JobFolder.all_in(folders), 0
+    for first in range(0, len(found), _ASKED_AT_ONCE):
+        asked = found[first : first + _ASKED_AT_ONCE]
+        over, known = store.claims.ended([folder.path.name for folder in asked], seconds_ago=_ENDED_SECONDS)
+        for folder in asked:
+            name = folder.path.name
+            if name in over or (name not in known and _is_untouched(folder.path)):
+                folder.remove()
+                count += 1
+    return count
+
+
+def remove_untouched(folders: Iterable[Path]) -> None:
+    """Remove what lies in ``folders`` and was not written for a day: uploads, plans and archives of killed servers."""
+    for folder in folders:
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+            try:
+                if not _is_untouched(entry):
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    with suppress(FileNotFoundError):
+                        entry.unlink()
+            except OSError as error:
+                # it keeps none of the others
+                _log.warning("%s was not removed: %s", entry, error)
+
+
+def _is_untouched(path: Path) -> bool:
+    try:
+        return time.time() - last_written(path) > _UNTOUCHED_SECONDS
+    except FileNotFoundError:
+        return False

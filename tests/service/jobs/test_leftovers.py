@@ -1,0 +1,75 @@
+"""What clients sent goes from a node's disk when it is needed no longer, however the job or the request ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cohort.core.clock import ManualClock
+from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs, remove_untouched
+from cohort.store.jobs.project_jobs import NewJob
+from cohort.store.store import Store, open_store
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    opened = open_store(tmp_path / "service", clock=clock)
+    yield opened
+    opened.close()
+
+
+def _make_old(path: Path, *, hours: float) -> None:
+    at = time.time() - hours * HOUR
+    for each in (*path.rglob("*"), path):
+        os.utime(each, (at, at), follow_symlinks=False)
+
+
+def test_rows_of_jobs_that_ended_elsewhere_go_after_an_hour(tmp_path: Path, store: Store, clock: ManualClock) -> None:
+    organisation = store.tenants.add_organisation("acme", actor="test")
+    own = store.project(store.tenants.add_project(organisation.id, "default", actor="test").id)
+    new, folders = NewJob(base_model="b", request={}), tmp_path / "jobs"
+    cancelled, is_open = (own.jobs.create(new).id for _ in range(2))
+    for name in (cancelled, is_open, "ftjob-forgotten", "ftjob-unknown"):
+        JobFolder(folders, name).keep_task({"a": 1})
+        (folders / name / "train.jsonl").write_text("{}\n")
+    _make_old(folders / "ftjob-forgotten", hours=25)
+    own.jobs.cancel(cancelled)
+    clock.advance(HOUR - 1)
+    # its node may still be letting go of it; one that nobody knows may be of a job that is being made
+    assert remove_folders_of_ended_jobs(store, folders) == 1
+    assert sorted(path.name for path in folders.iterdir()) == sorted([cancelled, is_open, "ftjob-unknown"])
+    clock.advance(1)
+    assert remove_folders_of_ended_jobs(store, folders) == 1
+    assert sorted(path.name for path in folders.iterdir()) == sorted([is_open, "ftjob-unknown"])
+    assert remove_folders_of_ended_jobs(store, tmp_path / "nowhere") == 0
+
+
+def test_files_of_requests_go_when_nobody_wrote_to_them_for_a_day(tmp_path: Path) -> None:
+    uploads, scratch = tmp_path / "uploads", tmp_path / "scratch"
+    (scratch / "plan-killed" / "job").mkdir(parents=True)
+    (scratch / "plan-killed" / "job" / "train.jsonl").write_text("{}\n")
+    (scratch / "plan-killed" / "dangling").symlink_to(tmp_path / "gone")
+    _make_old(scratch / "plan-killed", hours=25)
+    # its folder is older than what is in it
+    (scratch / "plan-now").mkdir()
+    (scratch / "plan-now" / "rows").write_text("{}\n")
+    os.utime(scratch / "plan-now", (0, 0))
+    uploads.mkdir()
+    for name, hours in (("upload-killed", 25), ("upload-slow", 23)):
+        (uploads / name).write_bytes(b"x")
+        _make_old(uploads / name, hours=hours)
+    remove_untouched([uploads, scratch, tmp_path / "nowhere"])
+    assert [path.name for path in uploads.iterdir()] == ["upload-slow"]
+    assert [path.name for path in scratch.iterdir()] == ["plan-now"]
