@@ -26,6 +26,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import EvaluationRecord, TrialRecord
+from cohort.runs.results.lost_results import is_whole_file
 from cohort.runs.results.results import RunResults, read_results
 from cohort.training.checkpoint import DamagedStateError, read_weights
 
@@ -181,8 +182,8 @@ def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, 
 
 
 def _is_adapter(folder: Path) -> bool:
-    # somebody may have moved the weights away
-    return (folder / CONFIG_FILE).is_file() and (folder / WEIGHTS_FILE).is_file()
+    # somebody may have moved the weights away, and a machine that stops soon after the end may leave a part of them
+    return is_whole_file(folder / CONFIG_FILE) and is_whole_file(folder / WEIGHTS_FILE)
 
 
 def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:

@@ -105,11 +105,28 @@ def test_a_kill_while_a_checkpoint_is_deleted_leaves_none_in_part(
         (folder / "state.safetensors").unlink()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cohort.service.tinker.checkpoints.shutil.rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        store.delete(found)
+    with monkeypatch.context() as patched:
+        patched.setattr("cohort.service.tinker.checkpoints.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete(found)
     with pytest.raises(UnknownCheckpointError):
         store.find(found.uri, asker="")
+    assert store.of_model("s:train:0", asker="") == []
+    # the next start removes the rest of it
+    assert len(list(found.folder.parent.iterdir())) == 1
+    store.remove_leftovers()
+    assert list(found.folder.parent.iterdir()) == []
+    store.delete(found)
+
+
+def test_what_has_expired_goes_without_being_read(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [store.find(save(store, name, ttl=ttl), asker="").folder for name, ttl in (("a", 60), ("b", 600))]
+    store.remove_expired()
+    assert all(folder.exists() for folder in folders)
+    now = time.time()
+    monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 100)
+    store.remove_expired()
+    assert list(folders[0].parent.iterdir()) == [folders[1]]
 
 
 def test_a_checkpoint_that_a_killed_server_was_writing_is_none(store: CheckpointStore) -> None:

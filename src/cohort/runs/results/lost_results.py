@@ -14,7 +14,7 @@ from cohort.models.checkpoint.safetensors_files import is_whole
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 
-__all__ = ["lost_results", "names_of_files"]
+__all__ = ["is_whole_file", "lost_results", "names_of_files"]
 
 
 def lost_results(directory: RunDirectory, facts: RunFacts) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def lost_results(directory: RunDirectory, facts: RunFacts) -> tuple[str, ...]:
     may_be_empty = (directory.metrics_jsonl,)
     lost = [file for file in tables if not file.is_file() or (file not in may_be_empty and not file.stat().st_size)]
     if facts.best_trial_id is not None:
-        lost = [*(file for name in facts.best_files or () if not _is_whole(file := directory.best / name)), *lost]
+        lost = [*(file for name in facts.best_files or () if not is_whole_file(file := directory.best / name)), *lost]
     return tuple(file.relative_to(directory.root).as_posix() for file in lost)
 
 
@@ -33,7 +33,7 @@ def names_of_files(folder: Path) -> Sequence[str]:
     return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
 
 
-def _is_whole(file: Path) -> bool:
+def is_whole_file(file: Path) -> bool:
     """Return whether a file of an adapter is there from its first to its last byte."""
     try:
         if file.suffix == ".safetensors":

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from cohort.adapter_files.write import AdapterContent, write_adapter_files
 from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.durable_files import atomic_directory, remove_leftovers, write_text
+from cohort.core.durable_files import PARTIAL_SUFFIX, atomic_directory, remove_leftovers, write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.service.tinker.owners import ANYONE, may_know
 from cohort.training.client_training.client_models import ModelState
@@ -189,10 +191,20 @@ class CheckpointStore:
             yield folder.name.replace("=", ":")
 
     def remove_leftovers(self) -> None:
-        """Remove what a killed server was writing; call it before the first :meth:`save`."""
+        """Remove what a killed server was writing or removing; call it before the first :meth:`save`."""
         for model_id in self.models():
             for kind in _KINDS:
                 remove_leftovers(self._folder(model_id, kind, "any").parent)
+
+    def remove_expired(self) -> None:
+        """Remove the checkpoints whose time is over; reading one that has expired removes it as well."""
+        for model_id in self.models():
+            for kind in _KINDS:
+                parent = self._folder(model_id, kind, "any").parent
+                for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+                    if not _NAME.fullmatch(folder.name):
+                        continue
+                    self._read(folder, uri=self.uri(model_id, kind, folder.name), kind=kind, name=folder.name)
 
     def load(self, checkpoint: Checkpoint, *, optimizer: bool) -> ModelState:
         """Return the state of a training checkpoint, without the optimizer's unless ``optimizer``.
@@ -223,9 +235,11 @@ class CheckpointStore:
         )
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        # first what makes it a checkpoint: one whose deletion was cut short must not be found in part
-        (checkpoint.folder / _ABOUT).unlink(missing_ok=True)
-        shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        # out of sight at once: one whose deletion is cut short must not be found in part; the next start removes it
+        hidden = checkpoint.folder.with_name(f".{checkpoint.folder.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+        with suppress(FileNotFoundError):
+            checkpoint.folder.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire in ``ttl_seconds``, or never."""

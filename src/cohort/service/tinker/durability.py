@@ -71,7 +71,14 @@ def open_keeping(
     lock = _locked(folder / JOURNAL)
     promises, journal = Promises(), Journal(folder / JOURNAL)
     snapshots = SnapshotStore(folder / JOURNAL / "models")
-    upkeep = Upkeep(training=training, sessions=sessions, promises=promises, journal=journal, snapshots=snapshots)
+    upkeep = Upkeep(
+        training=training,
+        sessions=sessions,
+        promises=promises,
+        journal=journal,
+        snapshots=snapshots,
+        checkpoints=store,
+    )
     calls = ModelCalls(
         training=training,
         checkpoints=checkpoints,

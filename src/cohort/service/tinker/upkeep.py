@@ -1,4 +1,4 @@
-"""What a server of clients' models does by itself: ends silent sessions, takes snapshots, drops old segments."""
+"""What a server of clients' models does by itself: ends silent sessions, takes snapshots, drops what is over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from cohort.core.errors import CohortError, StorageFullError
+from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
 from cohort.service.tinker.futures import Answer, Promises
 from cohort.service.tinker.journal.journal import Journal, JournalFullError
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 120.0
 TICK_SECONDS = 2.0
+EXPIRY_SECONDS = 600.0
+"""How often checkpoints are looked for whose time is over."""
 CALLS_BETWEEN_SNAPSHOTS = 64
 WRITING_SHARE = 0.1
 """Most of the time in which snapshots are written: those of a large model take seconds."""
@@ -43,7 +46,9 @@ class Upkeep:
         promises: Promises,
         journal: Journal,
         snapshots: SnapshotStore,
+        checkpoints: CheckpointStore,
     ) -> None:
+        self._checkpoints, self._looked_at = checkpoints, time.monotonic()
         self._training, self._sessions, self._promises = training, sessions, promises
         self._journal, self._snapshots = journal, snapshots
         self._calls_since: Counter[str] = Counter()
@@ -107,6 +112,10 @@ class Upkeep:
             if not is_early and (model := self._sessions.models.get(model_id)) is not None:
                 await self._snapshot(model)
         self._journal.drop_settled()
+        if time.monotonic() - self._looked_at > EXPIRY_SECONDS:
+            self._looked_at = time.monotonic()
+            # a client that saves and never lists would fill the disk with what has expired
+            await asyncio.to_thread(self._checkpoints.remove_expired)
 
     def _settle_gone(self) -> None:
         """Let segments go that wait for models which never get a snapshot.

@@ -56,6 +56,39 @@ def test_a_torn_end_is_cut_off(opened: Any, tmp_path: Path) -> None:
     assert opened()[1][1:2] == [a_call("m", 1)]
 
 
+def test_a_segment_is_on_the_disk_before_there_is_a_next_one(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _ = opened()
+    journal.append(a_call("m", 1))
+    there: list[list[str]] = []
+    flush = os.fdatasync
+
+    def seen(file: int) -> None:
+        there.append(sorted(path.name for path in tmp_path.iterdir()))
+        flush(file)
+
+    monkeypatch.setattr(os, "fdatasync", seen)
+    journal.begin({"begun": 2})
+    assert there == [["000001.journal"]]
+    monkeypatch.undo()
+    # as of a machine whose power fails: the cut end is off the disk as well before there is a next segment
+    (tmp_path / "000002.journal").write_bytes(b"")
+    os.truncate(tmp_path / "000001.journal", (tmp_path / "000001.journal").stat().st_size - 3)
+    synced: list[tuple[str, int]] = []
+    sync = os.fsync
+
+    def noted(file: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{file}"))
+        synced.append((name, len(list(tmp_path.iterdir()))))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    opened()
+    names = [name for name, _ in synced]
+    assert names.index("000001.journal") < names.index("000003.journal")
+
+
 def test_a_segment_that_was_begun_in_part_hides_no_torn_end(opened: Any, tmp_path: Path) -> None:
     journal, _ = opened()
     journal.append(a_call("m", 1))

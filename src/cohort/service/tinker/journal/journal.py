@@ -88,7 +88,7 @@ class Journal:
                 self._note(segment, record)
                 yield record
             if whole < len(content):
-                os.truncate(path, whole)
+                _truncate(path, whole)
             self._segments.append(segment)
 
     def begin(self, state: dict[str, Any]) -> None:
@@ -98,9 +98,25 @@ class Journal:
             JournalFullError: the disk is full; the segment before stays the one that is written.
         """
         path = self.folder / f"{self._next_number():06d}.journal"
-        self.folder.mkdir(parents=True, exist_ok=True)
         content = framed(Record(kind=BEGIN, about=state))
+        with self._lock:
+            before = self._file
+            if before >= 0:
+                # before there is a next one: only the last segment may have a torn end when the power fails
+                self._flush_file(before)
+            file = self._created(path, content)
+            # what is flushed from here on is the new file
+            self._file, self._size = file, len(content)
+            self._segments.append(_Segment(path=path))
+        if before >= 0:
+            os.close(before)
+        if not self._flusher.is_alive():
+            self._flusher.start()
+
+    def _created(self, path: Path, content: bytes) -> int:
+        """Return a new file with its first record, which is on the disk."""
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 _write(file, content)
@@ -110,19 +126,10 @@ class Journal:
                 os.close(file)
                 raise
         except OSError as error:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
             raise self._full(error) from error
-        with self._lock:
-            before = self._file
-            if before >= 0:
-                # what is flushed from here on is the new file
-                self._flush_file(before)
-            self._file, self._size = file, len(content)
-            self._segments.append(_Segment(path=path))
-        if before >= 0:
-            os.close(before)
-        if not self._flusher.is_alive():
-            self._flusher.start()
+        return file
 
     def _next_number(self) -> int:
         return int(self._segments[-1].path.stem) + 1 if self._segments else 1
@@ -282,3 +289,13 @@ def _write(file: int, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(file, left) :]
+
+
+def _truncate(path: Path, num_bytes: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(file, num_bytes)
+        # before there is a next segment, in front of which no torn end is taken for one
+        os.fsync(file)
+    finally:
+        os.close(file)

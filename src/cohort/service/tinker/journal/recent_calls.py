@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from pathlib import Path
 
+from cohort.core.errors import InputError
 from cohort.service.tinker.journal.journal import Journal
 from cohort.service.tinker.journal.records import Record
 
 __all__ = ["RecentCalls"]
 
+_log = logging.getLogger(__name__)
 SEGMENT_BYTES = 8 << 20
 
 
@@ -22,15 +26,20 @@ class RecentCalls:
         self._before: dict[str, bytes] = {}
 
     def open(self) -> None:
-        """Read what there is.
+        """Read what there is; where a segment is damaged, begin with none: no model is lost with them.
 
         Raises:
-            InputError: a segment is damaged.
             JournalFullError: the disk is full.
         """
-        for record in self._journal.read():
-            if record.kind == "sample":
-                self._before[record.about["request_id"]] = record.body
+        try:
+            for record in self._journal.read():
+                if record.kind == "sample":
+                    self._before[record.about["request_id"]] = record.body
+        except InputError as error:
+            _log.warning("answers that were not fetched before the restart are forgotten: %s", error)
+            shutil.rmtree(self._journal.folder, ignore_errors=True)
+            self._journal = Journal(self._journal.folder, segment_bytes=self._segment_bytes)
+            self._before = {}
         self._begin()
 
     def _begin(self) -> None:
