@@ -49,6 +49,21 @@ def test_a_name_is_taken_until_its_task_is_removed_and_all_are_added_or_none(tmp
         assert [task.priority for task in store.tasks()] == [7]
 
 
+def test_what_is_forgotten_is_gone_with_its_history_and_open_tasks_stay(tmp_path: Path) -> None:
+    with QueueStore.open(tmp_path / "queue.db", create=True) as store:
+        store.add([queued("done", state=TaskState.DONE), queued("running", state=TaskState.RUNNING)])
+        for name in ("done", "running", ""):
+            store.record(TaskDecision(seconds=1.0, kind="start", task=name, text="x"))
+        for name in ("done", "running"):
+            store.begin_stretch(RunStretch(task=name, slot_id=0, device="cpu", start_seconds=1.0))
+        store.forget(["done", "running", "unknown"])
+        assert [task.name for task in store.tasks()] == ["running"]
+        assert [decision.task for decision in store.decisions()] == ["running", ""]
+        assert [stretch.task for stretch in store.stretches()] == ["running"]
+        # its name is free again
+        store.add([queued("done")])
+
+
 def test_stretches_end_one_by_one_or_all_and_never_before_they_began(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         for task, start in (("a", 1.0), ("b", 2.0), ("c", 8.0)):

@@ -163,7 +163,18 @@ class QueueStore:
 
     def task(self, name: str) -> QueuedTask | None:
         """Return one task; None when there is none of that name."""
-        return next((task for task in self.tasks() if task.name == name), None)
+        rows = self._rows(f"SELECT {_COLUMNS} FROM tasks WHERE name = ?", name)
+        return next((_task_of(row) for row in rows), None)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove tasks that are over, and what was decided and recorded of them alone; open ones stay."""
+        with self._transaction():
+            for name in names:
+                found = self.task(name)
+                if found is None or not found.state.is_final:
+                    continue
+                for table, column in (("tasks", "name"), ("decisions", "task"), ("stretches", "task")):
+                    self._connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (name,))
 
     def update(self, name: str, **changes: Any) -> QueuedTask:
         """Change fields of a task and return it."""
@@ -261,9 +272,9 @@ class QueueStore:
                 raise
             self._connection.execute("COMMIT")
 
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         with database_errors_named(self.path):
-            return list(self._connection.execute(query))
+            return list(self._connection.execute(query, arguments))
 
 
 def _stamp(connection: sqlite3.Connection) -> list[int]:

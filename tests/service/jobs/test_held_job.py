@@ -15,6 +15,7 @@ from cohort.runs.store import RunStore
 from cohort.service.jobs.held_job import HeldJob, JobParts
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
+from cohort.service.jobs.publishing import RESULTS_PURPOSE
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import LeaseLostError, QuotaExceededError
@@ -120,6 +121,20 @@ def test_a_cancelled_job_is_charged_to_its_last_step(training: TrainingJob) -> N
     assert training.held.is_over
     assert training.used()[UsageKind.TRAINED_TOKENS] == TRAINED + 1000
     assert training.used()[UsageKind.GPU_SECONDS] == 4.0
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_cancelled_job_leaves_no_results_that_nobody_was_told_of(training: TrainingJob, is_stored: bool) -> None:
+    held, files = training.held, training.own.files
+    file = files.add([b"a"], filename="results.csv", purpose=RESULTS_PURPOSE, max_bytes=9, asks_quota=False)
+    if is_stored:
+        held.folder.note(results_file=file.id)
+    # killed before the job had succeeded, and cancelled then
+    training.own.jobs.cancel(held.job.id)
+    training.set_state(TaskState.DONE)
+    held.lost()
+    assert held.is_over
+    assert [found.id for found in files.list().items] == ([] if is_stored else [file.id])
 
 
 def fail(training: TrainingJob) -> None:

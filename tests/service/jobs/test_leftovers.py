@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.service.jobs.job_folder import JobFolder
-from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs, remove_untouched
+from cohort.service.jobs.leftovers import forget_ended_tasks, remove_folders_of_ended_jobs, remove_untouched
+from cohort.service.jobs.local_queue import LocalQueue
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.store import Store, open_store
+from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.store import open_queue
 
 HOUR = 3600.0
 
@@ -54,6 +58,26 @@ def test_rows_of_jobs_that_ended_elsewhere_go_after_an_hour(tmp_path: Path, stor
     assert remove_folders_of_ended_jobs(store, folders) == 1
     assert sorted(path.name for path in folders.iterdir()) == sorted([is_open, "ftjob-unknown"])
     assert remove_folders_of_ended_jobs(store, tmp_path / "nowhere") == 0
+
+
+def test_tasks_of_jobs_that_ended_leave_the_queue(tmp_path: Path, store: Store, clock: ManualClock) -> None:
+    organisation = store.tenants.add_organisation("acme", actor="test")
+    own = store.project(store.tenants.add_project(organisation.id, "default", actor="test").id)
+    ended, is_open = (own.jobs.create(NewJob(base_model="b", request={})).id for _ in range(2))
+    forget_ended_tasks(store, tmp_path / "queue")
+    states = {ended: TaskState.REMOVED, is_open: TaskState.HELD, "ftjob-gone": TaskState.DONE}
+    # of one that nobody knows, a worker may still be at it
+    states["ftjob-running"] = TaskState.RUNNING
+    with closing(LocalQueue(tmp_path / "queue", runs=tmp_path / "runs")), open_queue(tmp_path / "queue") as queue:
+        for name, state in states.items():
+            task = QueuedTask(name=name, source="", task={}, digests={}, priority=0, added_at="now", state=state)
+            queue.add([task])
+        own.jobs.cancel(ended)
+        forget_ended_tasks(store, tmp_path / "queue")
+        assert {task.name for task in queue.tasks()} == {ended, is_open, "ftjob-running"}
+        clock.advance(HOUR)
+        forget_ended_tasks(store, tmp_path / "queue")
+        assert {task.name for task in queue.tasks()} == {is_open, "ftjob-running"}
 
 
 def test_files_of_requests_go_when_nobody_wrote_to_them_for_a_day(tmp_path: Path) -> None:

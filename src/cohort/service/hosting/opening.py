@@ -36,6 +36,7 @@ __all__ = ["SCRATCH", "UPLOADS", "OpenService", "first_key", "open_service"]
 UPLOADS, SCRATCH = "uploads", "scratch"
 """In the service's folder: where files are that are being uploaded, and those of other requests."""
 
+_FIRST = "default"
 # a model without a template of its own is rendered with this one, in training and in answers
 _FALLBACK_TEMPLATE = "plain"
 # workers train on the same GPU: serving takes a share for keys and values, not all that is free
@@ -69,15 +70,22 @@ class OpenService:
 
 
 def first_key(store: Store) -> str | None:
-    """Return a key with all scopes for a store without organisations; None where there is one already."""
-    if store.tenants.organisations():
+    """Return a key with all scopes for a store without tenants; None where an administrator has made some.
+
+    A start that was killed before it had made the key is gone on with.
+    """
+    found = store.tenants.organisations()
+    if [organisation.name for organisation in found] not in ([], [_FIRST]) or store.keys.list():
         return None
     try:
-        organisation = store.tenants.add_organisation("default", actor="cohort service")
+        organisation = found[0] if found else store.tenants.add_organisation(_FIRST, actor="cohort service")
+        projects = store.tenants.projects(organisation_id=organisation.id)
+        project = (
+            projects[0] if projects else store.tenants.add_project(organisation.id, _FIRST, actor="cohort service")
+        )
     except NameTakenError:
         # another server process was faster
         return None
-    project = store.tenants.add_project(organisation.id, "default", actor="cohort service")
     return store.keys.create(project.id, actor="cohort service", name="first key", scopes=frozenset(KeyScope)).text
 
 

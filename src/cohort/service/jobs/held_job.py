@@ -24,7 +24,7 @@ from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.preparation import JobRefusedError, client_words, prepare_job, task_of_document
-from cohort.service.jobs.publishing import publish
+from cohort.service.jobs.publishing import publish, remove_unused_results
 from cohort.service.jobs.run_news import read_news
 from cohort.service.jobs.run_usage import usage_of_run
 from cohort.service.jobs.runner_settings import RunnerSettings
@@ -115,6 +115,7 @@ class HeldJob:
             if self.job.status in ENDED and (usage := self._usage()):
                 # its run went on until now
                 project.usage.settle_job(self.job.id, usage)
+            remove_unused_results(project, self.job, self.folder)
             self._give_up()
 
     def tell_usage(self) -> None:

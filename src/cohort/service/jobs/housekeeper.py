@@ -8,9 +8,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
-from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs, remove_untouched
+from cohort.core.errors import CohortError
+from cohort.service.jobs.leftovers import forget_ended_tasks, remove_folders_of_ended_jobs, remove_untouched
 from cohort.service.jobs.run_retention import remove_old_runs
-from cohort.store.errors import StoreError
 from cohort.store.retention import Retention
 from cohort.store.store import Store
 
@@ -59,9 +59,10 @@ class Housekeeper:
         try:
             done = self._store.keep_house(self._owner, retention=self._retention)
             remove_untouched(self._scratch)
+            forget_ended_tasks(self._store, self._folder / "queue")
             num_folders = remove_folders_of_ended_jobs(self._store, self._folder / "jobs")
             self._sweep_runs()
-        except StoreError as error:
+        except CohortError as error:
             _log.warning("housekeeping is done later: %s", error)
         else:
             if num_folders:

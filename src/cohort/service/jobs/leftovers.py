@@ -12,8 +12,9 @@ from pathlib import Path
 from cohort.core.durable_files import last_written
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.store.store import Store
+from cohort.task_queue.store import find_queue, open_queue
 
-__all__ = ["remove_folders_of_ended_jobs", "remove_untouched"]
+__all__ = ["forget_ended_tasks", "remove_folders_of_ended_jobs", "remove_untouched"]
 
 _log = logging.getLogger(__name__)
 _ASKED_AT_ONCE = 500
@@ -44,6 +45,28 @@ def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
                 folder.remove()
                 count += 1
     return count
+
+
+def forget_ended_tasks(store: Store, queue: Path) -> None:
+    """Remove the tasks of jobs that ended an hour ago, or that nobody knows, from a node's queue.
+
+    The runner reads the whole queue at each turn, and a task has what its client wrote.
+
+    Args:
+        queue: The queue's directory.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+        RunStateError: the queue cannot be read or written.
+    """
+    if not find_queue(queue):
+        return
+    with open_queue(queue) as opened:
+        final = [task.name for task in opened.tasks() if task.state.is_final]
+        for first in range(0, len(final), _ASKED_AT_ONCE):
+            asked = final[first : first + _ASKED_AT_ONCE]
+            over, known = store.claims.ended(asked, seconds_ago=_ENDED_SECONDS)
+            opened.forget(over | (set(asked) - known))
 
 
 def remove_untouched(folders: Iterable[Path]) -> None:

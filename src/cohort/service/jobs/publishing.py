@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from cohort.service.jobs.auto_search import chosen_hyperparameters
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.run_outcome import RunOutcome, read_outcome
 from cohort.store.enums import JobKind, JobStatus
+from cohort.store.errors import UnknownIdError
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.records import Job
-from cohort.store.store import Store
+from cohort.store.store import ProjectStore, Store
 
-__all__ = ["RESULTS_PURPOSE", "model_name", "publish"]
+__all__ = ["RESULTS_PURPOSE", "model_name", "publish", "remove_unused_results"]
 
 RESULTS_PURPOSE = "fine-tune-results"
 _MOST_RESULTS_BYTES = 1 << 30
@@ -60,6 +62,15 @@ def publish(store: Store, claim: Claim, job: Job, *, folder: JobFolder, run: Pat
         trained_tokens=outcome.trained_tokens,
         result_files=[results],
     )
+
+
+def remove_unused_results(project: ProjectStore, job: Job, folder: JobFolder) -> None:
+    """Remove the results file of a job that was cancelled, or taken by another node, before it got the file."""
+    noted = folder.notes.get("results_file")
+    if isinstance(noted, str) and noted not in job.result_files:
+        with suppress(UnknownIdError):
+            project.files.delete(noted)
+        folder.note(results_file=None)
 
 
 def _stored_adapter(store: Store, claim: Claim, folder: JobFolder, outcome: RunOutcome, *, note: str) -> str:

@@ -301,11 +301,20 @@ class JobRunner:
         """Pause what trains before the disk is full, and let it go on once there is room."""
         if not self._room.look():
             for held in self._held.values():
-                held.pause_for_room()
+                try:
+                    held.pause_for_room()
+                except (LeaseLostError, IllegalTransitionError) as error:
+                    # its client has cancelled or paused it meanwhile; this turn sees that
+                    _log.info("%s", error)
             return
         for folder in JobFolder.all_in(parts.folders):
             project_id = folder.notes.get("waits_for_room")
-            if project_id is None or folder.path.name in self._held:
+            if project_id is None:
+                continue
+            if (held := self._held.get(folder.path.name)) is not None:
+                # killed before it was paused: a pause that follows is its client's
+                if held.job.status is JobStatus.RUNNING:
+                    folder.note(waits_for_room=None)
                 continue
             try:
                 self._store.project(project_id).jobs.resume(folder.path.name)
