@@ -311,9 +311,9 @@ class JobRunner:
             project_id = folder.notes.get("waits_for_room")
             if project_id is None:
                 continue
-            if (held := self._held.get(folder.path.name)) is not None:
+            if (own := self._held.get(folder.path.name)) is not None:
                 # killed before it was paused: a pause that follows is its client's
-                if held.job.status is JobStatus.RUNNING:
+                if own.job.status is JobStatus.RUNNING:
                     folder.note(waits_for_room=None)
                 continue
             try:
