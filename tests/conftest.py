@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
@@ -108,6 +109,17 @@ def own_log() -> Iterator[None]:
     yield
     log.handlers, log.propagate, level = before
     log.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def own_draws() -> None:
+    """Draw the same from torch whichever tests came before: workers take them from each other in any order.
+
+    A test that is the first to import torch draws what torch begins with, which is also the same each time.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

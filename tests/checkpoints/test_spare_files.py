@@ -6,7 +6,8 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.spare_files import SpareFiles
+from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.errors import RankLostError, StorageFullError
 from cohort.ranks.divided_states.divided_rows import DividedRows
@@ -104,50 +106,82 @@ def test_those_that_follow_are_found_again_and_those_that_did_not_are_missing(di
     assert again.spares() == []
 
 
+class Gate:
+    """What a writer waits for with each file but the first.
+
+    Attributes:
+        reached: Set once it waits with a file, which has then begun.
+        passed: Set once it may go on.
+    """
+
+    def __init__(self) -> None:
+        self.reached, self.passed = threading.Event(), threading.Event()
+
+    def wait_reached(self) -> None:
+        assert self.reached.wait(60), "no file but the first was begun"
+
+    def open_before(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``method`` that first lets the writer go on."""
+
+        def opened(*values: Any, **keys: Any) -> Any:
+            self.passed.set()
+            return method(*values, **keys)
+
+        return opened
+
+
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """One writer, which waits for the event with each file but the first."""
-    passed, write = threading.Event(), write_state
-    monkeypatch.setattr(state_writer, "state_threads", lambda name: _one_thread(name))
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """One writer, and the gate that it waits at."""
+    gate, write = Gate(), write_state
+
+    class OneThread(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            # a file that is cancelled must not begin: only then may the one that has begun go on
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            gate.passed.set()
+            super().shutdown(wait=wait)
 
     def waiting(stream: Any, tensors: Any, **keys: Any) -> None:
         if "/0000/" not in stream.name:
-            assert passed.wait(10)
+            gate.reached.set()
+            assert gate.passed.wait(60)
         write(stream, tensors, **keys)
 
+    monkeypatch.setattr(state_writer, "state_threads", lambda name: OneThread(max_workers=1, thread_name_prefix=name))
     monkeypatch.setattr(state_writer, "write_state", waiting)
-    yield passed
-    passed.set()
+    yield gate
+    gate.passed.set()
 
 
-def _one_thread(name: str) -> Any:
-    from concurrent.futures import ThreadPoolExecutor
-
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-
-
-def test_who_gives_up_has_what_was_begun_and_knows_what_is_lost(directory: RunDirectory, gate: threading.Event) -> None:
+def test_who_gives_up_has_what_was_begun_and_knows_what_is_lost(
+    directory: RunDirectory, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = with_bests(directory)
     states.flush(bests_of=[])
     behind = states.write_spares()
-    while behind.num_left > 3:
-        behind.take_written()
-    # the second is being written: giving up waits for it
-    threading.Timer(0.05, gate.set).start()
-    time.sleep(0.01)
+    # the second is being written: giving up waits for it, and has taken back the others by then
+    gate.wait_reached()
+    behind.take_written()
+    assert behind.num_left == 3
+    monkeypatch.setattr(StateWriter, "finish", gate.open_before(StateWriter.finish))
     behind.give_up()
     assert behind.lost == [2, 3]
     assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [True, True, False, False]
 
 
-def test_what_is_written_ahead_lets_the_results_pass(directory: RunDirectory, gate: threading.Event) -> None:
+def test_what_is_written_ahead_lets_the_results_pass(
+    directory: RunDirectory, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = with_bests(directory)
     for trial_id in (1, 2, 3):
         states.write_ahead(trial_id)
-    threading.Timer(0.05, gate.set).start()
+    gate.wait_reached()
+    # it waits for the results once they are begun
+    monkeypatch.setattr(StateWriter, "secure", gate.open_before(StateWriter.secure))
     assert list(states.flush(bests_of=[0])) == [path_of(0)]
-    # one at most was begun before
-    assert len(list(directory.trials.glob("*/best-*"))) <= 2
+    # one was begun before
+    assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [True, True, False, False]
     until_done(states.write_spares())
 
 
@@ -201,12 +235,11 @@ def test_what_a_full_disk_did_not_take_is_written_once_there_is_room(
     assert read_weights(directory.root / path_of(0))[1] == 5
 
 
-def test_who_closes_has_what_was_begun_and_nothing_follows(directory: RunDirectory, gate: threading.Event) -> None:
+def test_who_closes_has_what_was_begun_and_nothing_follows(directory: RunDirectory, gate: Gate) -> None:
     states = with_bests(directory)
     for trial_id in (1, 2, 3):
         states.write_ahead(trial_id)
-    threading.Timer(0.05, gate.set).start()
-    time.sleep(0.01)
+    gate.wait_reached()
     states.close()
     assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [False, True, False, False]
 

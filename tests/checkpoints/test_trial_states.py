@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, wait
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 from typing import Any
 
 import pytest
@@ -134,14 +135,19 @@ def test_a_device_that_is_full_waits_for_what_files_are_written_from(
     passed = Event()
 
     def waiting(*values: Any, **keys: Any) -> None:
-        assert passed.wait(10)
+        assert passed.wait(60)
         write_state(*values, **keys)
 
+    def waited_for(running: list[Future[Any]]) -> None:
+        # what is left has been counted by now
+        passed.set()
+        wait(running)
+
     monkeypatch.setattr(state_writer, "write_state", waiting)
+    monkeypatch.setattr(state_writer, "wait", waited_for)
     state_store = TrialStateStore(RunDirectory.create(tmp_path / "run"), memory_budget_bytes=NUM_BYTES * 8)
     state_store.put_state(0, state(10, device="cpu"))
     names = state_store.start_files()
-    Timer(0.02, passed.set).start()
     assert state_store.leave_device()
     assert state_store.are_written(names)
     assert not state_store.leave_device()

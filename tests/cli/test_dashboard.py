@@ -36,17 +36,19 @@ def test_it_listens_says_where_and_ends_on_a_signal(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().split()[0]
-            assert httpx.get(f"{address}api/runs").json()["runs"][0]["num_trials"] == 4
+            run = httpx.get(f"{address}api/run", params={"run": "run"}, timeout=60).json()
+            # the list waits less than a second for the numbers of a run that was not read before
+            assert httpx.get(f"{address}api/runs", timeout=60).json()["runs"][0]["num_trials"] == 4
             # somebody watches: the stream ends with the server, without a word
-            run = httpx.get(f"{address}api/run", params={"run": "run"}).json()
             query = {"run": "run", "after": f"{run['generation']}:{run['number']}:{run['position']}"}
-            with httpx.stream("GET", f"{address}api/run/events", params=query) as events:
+            with httpx.stream("GET", f"{address}api/run/events", params=query, timeout=60) as events:
                 lines = events.iter_lines()
                 assert next(lines) == "retry: 2000"
                 process.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line] == []
+            _, errors = process.communicate(timeout=60)
         finally:
-            process.terminate()
-            _, errors = process.communicate(timeout=20)
+            # a second SIGTERM, or one after its handlers are gone, would end it in another way
+            process.kill()
     assert errors == ""
     assert process.returncode == 0

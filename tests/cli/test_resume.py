@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,13 @@ def test_a_run_that_another_process_works_on_is_refused_as_tune_refuses_it(
 
 def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(run), "--max_steps", "400"]
+    # far more steps than are done before the signal
+    command = [sys.executable, "-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(run), "--max_steps", "9000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "training" in line and "running" in line:
                 break
-        time.sleep(0.2)
         # as when the terminal is closed, or an ssh connection breaks
         process.send_signal(signal.SIGHUP)
         rest = process.stderr.read()

@@ -32,5 +32,7 @@ def test_codes_are_of_the_nearest_value(signed: bool) -> None:
     x = torch.cat((x, x * 1e-3, x * 1e-6, values))
     found = (values[nearest_codes(x, values).long()] - x).abs()
     nearest = (values[None] - x[:, None]).abs().amin(dim=1)
-    torch.testing.assert_close(found, nearest, rtol=0, atol=1e-8)
+    # A middle is rounded to float32, by up to 2^-24 of itself. Next to it either value may be taken, which is then
+    # further away than the nearest by up to twice that; differences are rounded as well.
+    assert (found - nearest <= 2**-22 * x.abs()).all()
     assert torch.equal(nearest_codes(values, values), torch.arange(256, dtype=torch.uint8))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ from cohort.store.store import ProjectStore, Store
 from tests.support.postgresql_server import PostgresServer
 
 NEW = NewJob(base_model="base", request={})
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path)) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -44,10 +51,10 @@ def test_no_message_holds_the_password() -> None:
     with pytest.raises(InputError) as refused:
         open_database("postgresql://user:secret@host:port/none")
     assert "secret" not in str(refused.value)
-    database = open_database("postgresql://user:secret@127.0.0.1:1/none")
-    assert "secret" not in database.url
-    with pytest.raises(StoreUnavailable) as raised, database.read():
-        pass
+    with closing(open_database("postgresql://user:secret@127.0.0.1:1/none")) as database:
+        assert "secret" not in database.url
+        with pytest.raises(StoreUnavailable) as raised, database.read():
+            pass
     assert "secret" not in str(raised.value)
     assert "127.0.0.1" in str(raised.value)
 
@@ -78,8 +85,8 @@ def test_a_simulated_failure_before_the_commit_changes_nothing(store: Store, own
     assert store.tenants.project(own.project_id).weight == (9 if moment is Moment.COMMITTED else 1)
 
 
-def test_a_full_disk_changes_nothing_and_is_said(tmp_path: Path) -> None:
-    database = open_database(tmp_path)
+def test_a_full_disk_changes_nothing_and_is_said(sqlite_database: Database) -> None:
+    database = sqlite_database
     with database.write() as connection:
         connection.execute(text("CREATE TABLE t (x text)"))
 
@@ -94,50 +101,46 @@ def test_a_full_disk_changes_nothing_and_is_said(tmp_path: Path) -> None:
     assert raised.value.retry_after_seconds > 0
     with database.read() as connection:
         assert connection.scalar(text("SELECT count(*) FROM t")) == 0
-    database.close()
 
 
 def test_a_full_disk_of_postgresql_is_said(postgresql: PostgresServer) -> None:
-    database = open_database(postgresql.url("postgres"))
-    with pytest.raises(StorageFull), database.write() as connection:
-        connection.execute(text("DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"))
-    database.close()
+    failing = text("DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$")
+    with (
+        closing(open_database(postgresql.url("postgres"))) as database,
+        pytest.raises(StorageFull),
+        database.write() as connection,
+    ):
+        connection.execute(failing)
 
 
-def test_a_database_that_another_process_locks_is_unavailable(tmp_path: Path) -> None:
-    database = open_database(tmp_path)
+def test_a_database_that_another_process_locks_is_unavailable(sqlite_database: Database, tmp_path: Path) -> None:
+    database = sqlite_database
     with database.write() as connection:
         connection.execute(text("CREATE TABLE t (x text)"))
     with database.read() as connection:
         # of the one connection of the pool
         connection.exec_driver_sql("PRAGMA busy_timeout = 1")
-    other = sqlite3.connect(tmp_path / "service.db")
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreUnavailable, match="database is locked"), database.write():
-        pass
-    with database.read() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM t")) == 0
-    other.close()
-    database.close()
+    with closing(sqlite3.connect(tmp_path / "service.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="database is locked"), database.write():
+            pass
+        with database.read() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM t")) == 0
 
 
-def test_sqlite_loses_nothing_at_a_power_cut(tmp_path: Path) -> None:
-    database = open_database(tmp_path)
-    with database.read() as connection:
+def test_sqlite_loses_nothing_at_a_power_cut(sqlite_database: Database) -> None:
+    with sqlite_database.read() as connection:
         settings = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
         assert settings == ["wal", 2]
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
-    database.close()
 
 
 def test_the_time_is_the_clocks_or_the_databases(store: Store, clock: ManualClock, place: str) -> None:
     with store.database.read() as connection:
         assert store.database.now(connection) == clock.now().timestamp()
-    real = open_database(place)
-    with real.read() as connection:
+    with closing(open_database(place)) as real, real.read() as connection:
         # any time after this was written
         assert real.now(connection) > 1.7e9
-    real.close()
 
 
 def test_a_killed_postgresql_is_unavailable_and_then_there_again(
@@ -146,41 +149,39 @@ def test_a_killed_postgresql_is_unavailable_and_then_there_again(
     from cohort.store.store import open_store
 
     place = postgresql.url(postgresql.new_database(template=migrated_database))
-    store = open_store(place, blobs=tmp_path / "blobs")
-    organisation = store.tenants.add_organisation("acme", actor="test")
-    own = store.project(store.tenants.add_project(organisation.id, "default", actor="test").id)
-    job = own.jobs.create(NEW)
-    postgresql.kill()
-    try:
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="cannot be used now") as raised:
-                own.jobs.create(NEW)
-            assert raised.value.retry_after_seconds > 0
-            assert not raised.value.may_be_done
-        with pytest.raises(StoreUnavailable):
-            store.check()
-    finally:
-        postgresql.start()
-    assert own.jobs.get(job.id) == job
-    own.jobs.create(NEW)
-    store.close()
+    with closing(open_store(place, blobs=tmp_path / "blobs")) as store:
+        organisation = store.tenants.add_organisation("acme", actor="test")
+        own = store.project(store.tenants.add_project(organisation.id, "default", actor="test").id)
+        job = own.jobs.create(NEW)
+        postgresql.kill()
+        try:
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match="cannot be used now") as raised:
+                    own.jobs.create(NEW)
+                assert raised.value.retry_after_seconds > 0
+                assert not raised.value.may_be_done
+            with pytest.raises(StoreUnavailable):
+                store.check()
+        finally:
+            postgresql.start()
+        assert own.jobs.get(job.id) == job
+        own.jobs.create(NEW)
 
 
 def test_a_postgresql_that_dies_within_a_transaction_keeps_none_of_it(
     postgresql: PostgresServer, migrated_database: str, tmp_path: Path
 ) -> None:
-    database = open_database(postgresql.url(postgresql.new_database(template=migrated_database)))
-
-    def write_and_lose_it() -> None:
+    def write_and_lose_it(database: Database) -> None:
         with database.write() as connection:
             connection.execute(text("INSERT INTO organisations (id, name, created_at) VALUES ('org-1', 'acme', 1.0)"))
             postgresql.kill()
 
-    try:
-        with pytest.raises(StoreUnavailable):
-            write_and_lose_it()
-    finally:
-        postgresql.start()
-    with database.read() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM organisations")) == 0
-    database.close()
+    place = postgresql.url(postgresql.new_database(template=migrated_database))
+    with closing(open_database(place)) as opened:
+        try:
+            with pytest.raises(StoreUnavailable):
+                write_and_lose_it(opened)
+        finally:
+            postgresql.start()
+        with opened.read() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM organisations")) == 0

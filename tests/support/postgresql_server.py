@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.support.process_states import stop_process, wait_until_gone
+
 __all__ = ["PostgresServer", "postgresql_binaries"]
 
 _WAIT_SECONDS = 30.0
@@ -92,16 +94,15 @@ class PostgresServer:
     def kill(self) -> None:
         """End all its processes at once, in the middle of whatever they do."""
         assert self._process is not None
-        # the postmaster's children have sessions of their own; without it they notice and end, which takes a moment
-        children = _descendants(self._process.pid)
-        self._process.send_signal(signal.SIGKILL)
-        for child in children:
-            _kill(child)
+        # stopped, it starts no child that the list lacks: one that lives keeps the cluster's memory from its next start
+        stop_process(self._process.pid)
+        # its children have sessions of their own; without it they notice and end, which takes a moment
+        children = _children(self._process.pid)
+        for process_id in (*children, self._process.pid):
+            _kill(process_id)
         self._process.wait()
-        end = time.monotonic() + _WAIT_SECONDS
-        while any(_is_alive(child) for child in children):
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        for child in children:
+            wait_until_gone(child)
 
     def _where(self, name: str) -> str:
         return f"host={self.folder} user=cohort dbname={name}"
@@ -126,17 +127,10 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _descendants(pid: int) -> list[int]:
+def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

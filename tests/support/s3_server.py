@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.free_ports import free_port
+
 __all__ = ["Link", "S3Server", "needs_s3", "s3_server"]
 
 _PYTHON = os.environ.get("COHORT_CLIENTS_PYTHON")
@@ -176,16 +178,11 @@ class S3Server:
         return found
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Run a server until the block ends."""
     assert _PYTHON is not None, "see needs_s3"
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb") as log:
         command = [_PYTHON, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": ""})

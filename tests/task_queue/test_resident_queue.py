@@ -21,6 +21,7 @@ from cohort.task_queue.submission import submission_of
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
 from tests.engine.resident.resident_scene import base_of
+from tests.support.paced_sweeps import paced_sweeps
 
 WHERE = Place(option="command line --queue")
 
@@ -80,11 +81,13 @@ def test_a_queue_that_closes_goes_on_where_it_was(folder: Path, tmp_path: Path) 
     task = tiny_task(folder, training={"max_steps": 200})
     enqueue([submission_of(name, task, clock=SystemClock()) for name in ("stays", "goes")], directory)
     queue = ResidentQueue(directory, Sweeps(base_of(folder / "model")))
-    queue.start()
-    wait_until(directory, {"stays": TaskState.RUNNING, "goes": TaskState.RUNNING})
-    remove_from_queue(["goes"], directory)
-    wait_until(directory, {"stays": TaskState.RUNNING, "goes": TaskState.REMOVED})
-    queue.close()
+    # the one must not be done before the other is gone and the queue closes
+    with paced_sweeps():
+        queue.start()
+        wait_until(directory, {"stays": TaskState.RUNNING, "goes": TaskState.RUNNING})
+        remove_from_queue(["goes"], directory)
+        wait_until(directory, {"stays": TaskState.RUNNING, "goes": TaskState.REMOVED})
+        queue.close()
     assert states(directory)["stays"] is TaskState.QUEUED
     again = ResidentQueue(directory, Sweeps(base_of(folder / "model")))
     again.start()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
+from tests.support.free_ports import free_port
 from tests.support.no_triton import use_no_triton
 
 # long enough for a kill in the middle
@@ -73,11 +73,6 @@ def ended(*agents: subprocess.Popen[bytes]) -> list[int]:
             if agent.poll() is None:
                 os.killpg(agent.pid, signal.SIGKILL)
                 agent.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def on_two_hosts(port: int, host: int, *more: str) -> list[str]:

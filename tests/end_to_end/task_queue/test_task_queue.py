@@ -33,6 +33,7 @@ from tests.cli.tiny_task import write_rows
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, tiny_task, write_inputs
 from tests.machine.cluster.ray_nodes import RayNodes, nodes
+from tests.support.process_states import wait_until_gone
 
 __all__ = ["nodes"]
 
@@ -90,13 +91,6 @@ def assert_as_alone(folder: Path, runs: Path) -> None:
 def workers_of(head: int) -> list[int]:
     listed = subprocess.run(["ps", "--ppid", str(head), "-o", "pid="], capture_output=True, text=True, check=False)
     return [int(word) for word in listed.stdout.split()]
-
-
-def is_gone(process_id: int) -> bool:
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def in_order(task: QueuedTask) -> tuple[TaskOption, ...]:
@@ -161,7 +155,8 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
     assert len(workers) == 1
     head.kill()
     head.wait()
-    wait_for(lambda: all(is_gone(worker) for worker in workers))
+    for worker in workers:
+        wait_until_gone(worker)
 
     # another head goes on; a task arrives that is more urgent than all, and a worker is killed
     def hurry(process_id: int) -> None:

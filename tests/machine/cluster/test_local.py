@@ -17,6 +17,7 @@ from cohort.machine.cluster.local import LocalPool, LocalSlot, cpu_slots, gpu_sl
 from cohort.machine.cluster.worker_pool import PoolEvent, WorkerDied, WorkerMessage
 from tests.conftest import REPOSITORY
 from tests.machine.cluster.chatting_worker import LONG_SECONDS
+from tests.support.process_states import wait_until_gone
 
 # no goal: a machine may be as busy as it likes, but a test that hangs has to end
 HANGS_AFTER_SECONDS = 300
@@ -57,21 +58,6 @@ def death_of(pool: LocalPool, slot_id: int) -> WorkerDied:
         return [event for event in events if isinstance(event, WorkerDied) and event.slot_id == slot_id]
 
     return find(events_until(pool, lambda events: bool(find(events))))[0]
-
-
-def is_alive(process_id: int) -> bool:
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def wait_until_gone(process_id: int) -> None:
-    deadline = time.monotonic() + HANGS_AFTER_SECONDS
-    while is_alive(process_id):
-        assert time.monotonic() < deadline, "it lives on"
-        time.sleep(0.02)
 
 
 def test_messages_go_both_ways_and_a_death_is_noticed_while_a_child_lives(pool: LocalPool) -> None:

@@ -216,15 +216,18 @@ def test_the_caller_goes_before_its_workers() -> None:
 
 
 @pytest.mark.usefixtures("light_workers")
-def test_kernels_are_compiled_behind_the_caller_until_all_are_there() -> None:
-    ended = list[Compiled]()
+def test_kernels_are_compiled_behind_the_caller_until_all_are_there(tmp_path: Path) -> None:
+    ended, job = list[Compiled](), tmp_path / "job"
     own = JITFunction._do_compile
+    # a reader of it waits until something is written
+    os.mkfifo(job)
     with KernelCompiler(num_workers=1) as compiler:
-        compiler._compiling[b"job"] = compiler._submit(time.sleep, 0.5)
+        compiler._compiling[b"job"] = compiler._submit(job.read_text)  # type: ignore[arg-type]
         compiler.go_on(ended.append)
     # the block has ended, and the workers go on; launches wait meanwhile
     assert JITFunction._do_compile is not own
     assert not ended
+    job.write_text("")
     settle_compiling()
     assert ended == [Compiled(num_kernels=1, num_failed=0)]
     assert JITFunction._do_compile is own

@@ -134,7 +134,8 @@ def test_a_reply_is_messages_a_number_or_nothing(
     ],
 )
 def test_what_goes_wrong_is_said(module: Path, name: str, words: str) -> None:
-    runner = runner_of(module, name, time_limit=0.5)
+    # a short one only where it is to pass: a busy machine takes its time for the others
+    runner = runner_of(module, name, time_limit=0.5 if name == "hangs" else 60.0)
     try:
         (reply,) = asked(runner, said("3"))
     finally:

@@ -110,7 +110,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(module: Path, *names: str, **plan: Any) -> RewardPlan:
     own = tuple(PlannedReward(name=name, function=f"{module}:{name}") for name in names)
-    limits: dict[str, Any] = {"time_limit": 1.5, "memory_limit": 256 * 1024**2, "workers": 1}
+    # far longer than a call takes on a busy machine
+    limits: dict[str, Any] = {"time_limit": 60.0, "memory_limit": 256 * 1024**2, "workers": 1}
     return RewardPlan(**{"functions": own, **limits, **plan})
 
 
@@ -175,7 +176,6 @@ def test_functions_are_given_what_trl_gives_them(shared: RewardRunner, module: P
     [
         ("raises", "raised ValueError: cannot read it (my_rewards.py:"),
         ("leaves", "SystemExit: goodbye"),
-        ("hangs", "took longer than 1.5s for one call and was stopped"),
         ("crashes", "ended its process by the signal SIGSEGV"),
         ("hoards", "reached its memory limit of 256 MiB"),
         ("nan", "returned nan, which is no finite number"),
@@ -185,7 +185,17 @@ def test_functions_are_given_what_trl_gives_them(shared: RewardRunner, module: P
 def test_one_answer_that_cannot_be_rewarded_is_named_and_others_are(
     shared: RewardRunner, module: Path, name: str, what: str
 ) -> None:
-    found = rewarded(with_functions(shared, planned(module, name)), ["good", "bad", "fine"])
+    assert_second_is_named(with_functions(shared, planned(module, name)), name, what)
+
+
+def test_an_answer_whose_call_hangs_is_named_and_others_are_rewarded(module: Path) -> None:
+    # processes keep the limits that they began with
+    with RewardRunner(planned(module, "hangs", time_limit=1.5)) as runner:
+        assert_second_is_named(runner, "hangs", "took longer than 1.5s for one call and was stopped")
+
+
+def assert_second_is_named(runner: RewardRunner, name: str, what: str) -> None:
+    found = rewarded(runner, ["good", "bad", "fine"])
     assert found.total[0] == found.total[2] == 1.0
     assert math.isnan(found.total[1])
     (finding,) = found.findings
@@ -260,7 +270,8 @@ def test_batches_come_when_they_are_done_and_closing_ends_what_hangs(module: Pat
         process = next(own._process for own in runner._processes if own._process is not None)
         assert slow != fast
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    # far less than the time limit
+    assert time.monotonic() - began < 30
     assert process.poll() is not None
     runner.close()
     with RewardRunner(planned(module, "hangs")) as runner:

@@ -101,7 +101,11 @@ def test_a_task_that_is_refused_for_a_row_leaves_no_load_and_no_weight(
     with pytest.raises(InputError, match="neither"):
         prepare(tiny_task(folder, dataset={"train": str(rows)}), clock=SystemClock())
     assert [weight() for weight in begun] == [None]
-    assert not [thread for thread in threading.enumerate() if thread.name == "cohort-loading" and thread.is_alive()]
+    loading = [thread for thread in threading.enumerate() if thread.name == "cohort-loading"]
+    for thread in loading:
+        # it has said how it ended, and is about to; one that was not stopped goes on for a minute
+        thread.join(30)
+    assert not [thread for thread in loading if thread.is_alive()]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from cohort.prepare.rows import ahead as rows_ahead
 from cohort.prepare.rows.ahead import begin_rows_ahead, end_rows_ahead, settle_rows_ahead
 from cohort.prepare.rows.request import RowsRequest
 from cohort.tasks.loading import load_task
-from tests.core.process.test_parent_death import is_gone
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
+from tests.support.process_states import is_gone, stop_process, wait_until_gone
 
 Writing = Callable[..., Path]
 # a tokenizer takes seconds for these
@@ -258,10 +258,16 @@ def test_it_ends_with_a_command_that_is_stopped(
         wait_until(lambda: is_at_it(started[0]))
         assert process.stdout is not None
         if waits:
+            # it must not be done before the command waits for it, nor before the signal
+            stop_process(started[0])
             next(line for line in process.stdout if b"tokenising" in line)
         os.killpg(process.pid, number)
+        if waits:
+            # the command kills one that does not end in half a second
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started[0], signal.SIGCONT)
         said = process.communicate(timeout=60)[0].decode()
-    wait_until(lambda: is_gone(started[0]))
+    wait_until_gone(started[0])
     assert "Traceback" not in said
     assert process.returncode in (-number, 128 + number), said
     assert not [name for name in content(cache) if name.startswith("tokenised")], "it has gone on"
@@ -284,7 +290,7 @@ def test_another_signal_while_a_command_ends_it_changes_nothing(write: Writing, 
             time.sleep(0.15)
             process.send_signal(number)
         said += process.communicate(timeout=60)[0].decode()
-    wait_until(lambda: is_gone(started))
+    wait_until_gone(started)
     assert "Traceback" not in said
     assert process.returncode == 128 + signal.SIGINT, said
 

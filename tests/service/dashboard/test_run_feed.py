@@ -19,7 +19,7 @@ def _step(trial_id: int, step: int) -> StepDone:
 
 
 async def _next(changes: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any]:
-    while (change := await asyncio.wait_for(anext(changes), 10)) is None:
+    while (change := await asyncio.wait_for(anext(changes), 60)) is None:
         pass
     return change
 

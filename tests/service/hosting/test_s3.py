@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from cohort.core.errors import InputError
-from tests.service.fine_tuning.test_journey import answer, ended, upload
+from tests.service.fine_tuning.test_journey import answer, blob_of, ended, upload
 from tests.service.hosting.running_service import RunningService, chat_rows, running_service, wait_for
 from tests.support.s3_server import S3Server, needs_s3, s3_server
 
@@ -146,11 +146,10 @@ def test_jobs_wait_for_a_bucket_that_is_away(on_s3: RunningService, server: S3Se
 
 
 def test_a_blob_that_somebody_removed_fails_its_job_alone(on_s3: RunningService) -> None:
-    client, store = on_s3.client(on_s3.tenant("robbed")), on_s3.opened.store
-    before = stored(on_s3)
+    key = on_s3.tenant("robbed")
+    client = on_s3.client(key)
     lost, rows = upload(client, chat_rows(24)), upload(client, chat_rows(25))
-    (name,) = {name for name in stored(on_s3) - before if b"".join(store.blobs.folder.read(name)) == chat_rows(24)}
-    store.blobs.folder.remove(name)
+    on_s3.opened.store.blobs.folder.remove(blob_of(on_s3, lost, key=key))
     failed, other = create(client, lost), create(client, rows)
     assert ended(client, failed).status == "failed"
     error = client.fine_tuning.jobs.retrieve(failed).error

@@ -12,7 +12,8 @@ import pytest
 from cohort.core.events import StepDone
 from cohort.runs.facts import Activity
 from cohort.runs.store import RunStore
-from cohort.service.jobs.held_job import HeldJob, JobParts
+from cohort.service.jobs.held_job import HeldJob
+from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.publishing import RESULTS_PURPOSE

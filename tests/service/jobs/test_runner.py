@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.service.jobs.held_job import JobParts
 from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.runner import JobRunner

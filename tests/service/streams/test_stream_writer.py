@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +17,7 @@ from cohort.service.request_times import IntervalCounts
 from cohort.service.streams.stream_writer import StreamWriter, WrittenStream
 from cohort.serving.step_output import FinishReason, StepOutput
 from tests.conftest import REPOSITORY
+from tests.support.process_states import wait_until_gone
 
 MODEL = REPOSITORY / "examples" / "quickstart" / "base_model"
 _SECONDS = 20.0
@@ -56,16 +55,6 @@ async def read_to_end(end: socket.socket) -> bytes:
     while piece := await asyncio.to_thread(end.recv, 1 << 16):
         data += piece
     return data
-
-
-def wait_gone(process_id: int) -> None:
-    until = time.monotonic() + _SECONDS
-    while Path(f"/proc/{process_id}/stat").exists():
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":
-            return
-        assert time.monotonic() < until, "it is still there"
-        time.sleep(0.02)
 
 
 def test_passes_of_several_streams_are_written_and_their_ends_told(writer: StreamWriter) -> None:
@@ -193,7 +182,7 @@ def test_signals_are_for_the_server(writer: StreamWriter, number: signal.Signals
 def test_it_ends_when_it_is_closed() -> None:
     writer = StreamWriter(load_tokenizer(MODEL))
     writer.close()
-    wait_gone(writer.process_id)
+    wait_until_gone(writer.process_id)
     assert writer._process.returncode == 0
 
 
@@ -207,4 +196,4 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == -signal.SIGKILL, found.stderr
-    wait_gone(int(found.stdout))
+    wait_until_gone(int(found.stdout))

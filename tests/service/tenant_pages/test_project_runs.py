@@ -12,16 +12,19 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from cohort.runs.requests.trial_requests import Answer
 from cohort.service.access.gate import CallerCache, Gate, GateLimits
 from cohort.store.enums import JobStatus, KeyScope
 from cohort.store.jobs.events import NewEvent
+from cohort.store.tables import keys
 from cohort.store.tenants.audit import list_audit
 from tests.runs.answered_run import answering
 from tests.service.admin.tenant_store import pages_of
 from tests.service.dashboard.chromium import served_app
+from tests.service.hosting.running_service import wait_for
 from tests.service.tenant_pages.tenant_runs import API, TenantRuns, page_client, tenant_runs
 
 OF_A_RUN = (
@@ -225,24 +228,31 @@ class Stream:
         self._thread.start()
 
     def _read(self) -> None:
-        with httpx.stream("GET", self._url, cookies=self._cookies, timeout=30) as answer:
+        with httpx.stream("GET", self._url, cookies=self._cookies, timeout=60) as answer:
             self.status = answer.status_code
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     self.heard.append(json.loads(line[6:]))
 
-    def wait(self, seconds: float = 20.0) -> None:
+    def wait(self, seconds: float = 60.0) -> None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the stream goes on"
+
+
+def expire(tenants: TenantRuns, key_id: str) -> None:
+    database = tenants.store.database
+    with database.write() as connection:
+        now = database.now(connection)
+        connection.execute(update(keys).where(keys.c.id == key_id).values(expires_at=now))
 
 
 def test_a_stream_tells_what_happens_and_ends_with_the_key(tenants: TenantRuns) -> None:
     here = tenants.jobs["here"]
     project = tenants.keys["acme"].key.project_id
-    short = tenants.store.keys.create(project, actor="test", scopes=[KeyScope.TASKS], lifetime_seconds=4.0)
+    dated = tenants.store.keys.create(project, actor="test", scopes=[KeyScope.TASKS], lifetime_seconds=3600.0)
     with served_app(pages_of(tenants.store, nodes=tenants.nodes, can_change=False)) as url:
         streams = []
-        for key in (tenants.keys["acme"], short):
+        for key in (tenants.keys["acme"], dated):
             with httpx.Client(base_url=f"{url}dashboard/api") as client:
                 assert client.post("/session", json={"key": key.text}).status_code == 200
                 begun = client.get("/run", params={"run": here.id}).json()
@@ -250,10 +260,11 @@ def test_a_stream_tells_what_happens_and_ends_with_the_key(tenants: TenantRuns) 
                 own = f"{url}dashboard/api/run/events?run={here.id}&after={after}"
                 streams.append(Stream(own, client.cookies))
         lasting, expiring = streams
+        wait_for(lambda: all(stream.heard for stream in streams))
+        expire(tenants, dated.key.id)
         expiring.wait()
         assert expiring.heard[-1] == {"reload": True}, "the page loads again, and is asked for a key"
-        assert lasting.heard, "what the viewer did not hold"
-        # a model is what clients call it, not where it lies
+        # what the viewer did not hold; a model is what clients call it, not where it lies
         assert {lasting.heard[0]["header"][name] for name in ("directory", "holder", "model")} == {""}
         assert lasting.heard[-1] != {"reload": True}
         tenants.store.keys.revoke(tenants.keys["acme"].key.id, actor="test")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.service.server_template import ServerTemplate
+from tests.support.free_ports import free_port
 
 __all__ = ["KilledServer", "with_small_segments"]
 
@@ -28,9 +28,7 @@ class KilledServer:
         self, model: Path, folder: Path, *, options: tuple[str, ...] = (), template: ServerTemplate | None = None
     ) -> None:
         """Make a server that is a fork of ``template``; None: of a process of its own, which ends with it."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.url, self._output = f"http://127.0.0.1:{self._port}", folder.with_suffix(".output")
         self._arguments = ["serve", str(model), "--served-model-name", "base", "--tinker", str(folder), "--gpus", "0"]
         self._arguments += ["--port", str(self._port), "--kv-cache-gib", "0.01", *options]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -190,23 +191,22 @@ def test_runners_that_ask_at_once_get_different_jobs(store: Store, own: ProjectS
 
 
 def test_claims_are_looked_for_among_open_jobs_only(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "service")
     asked: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         asked.append((statement, parameters))
 
-    event.listen(store.database.engine, "before_cursor_execute", note)
-    store.claims.claim_next("runner", seconds=1)
-    store.claims.waiting()
-    looks = [(statement, parameters) for statement, parameters in asked if "lease_expires_at <= " in statement]
-    assert len(looks) == 2
-    with store.database.read() as connection:
-        for statement, parameters in looks:
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
-            # the planner of SQLite: not the whole table, in which most jobs have ended
-            assert any("USING INDEX ix_jobs_open" in str(row) for row in plan), plan
-    store.close()
+    with closing(open_store(tmp_path / "service")) as store:
+        event.listen(store.database.engine, "before_cursor_execute", note)
+        store.claims.claim_next("runner", seconds=1)
+        store.claims.waiting()
+        looks = [(statement, parameters) for statement, parameters in asked if "lease_expires_at <= " in statement]
+        assert len(looks) == 2
+        with store.database.read() as connection:
+            for statement, parameters in looks:
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+                # the planner of SQLite: not the whole table, in which most jobs have ended
+                assert any("USING INDEX ix_jobs_open" in str(row) for row in plan), plan
 
 
 def test_an_event_that_is_told_again_is_recognised(store: Store, own: ProjectStore) -> None:
