@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -10,8 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.errors import RunStateError
+from cohort.core.errors import RunStateError, StorageFullError
 from cohort.runs.directory import RunDirectory
+from cohort.runs.lock import RunLock
+
+
+def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lock = RunLock(tmp_path / ".lock")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StorageFullError):
+            lock.acquire()
+    # once there is room, neither this object nor another one finds it held
+    assert RunLock(tmp_path / ".lock").holder() is None
+    with lock:
+        assert lock.holder() is not None
 
 
 def test_whoever_only_looks_who_holds_a_lock_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,14 +148,14 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
 
 
 def _deleted_best(directory: RunDirectory, winner: TrialRecord) -> BestSoFar | None:
-    """Return the winner of a finished run whose ``best/`` is gone; None where its checkpoint is gone, too."""
+    """Return the winner of a finished run whose ``best/`` is gone or torn; None where its checkpoint is gone, too."""
     if winner.best_step is None or not _path(directory, winner.trial_id, winner.best_step).is_file():
         return None
     return BestSoFar(
         trial_id=winner.trial_id,
         step=winner.best_step,
-        note=f"{directory.best} is gone: this is trial {winner.trial_id}, the best of the finished run, from its "
-        f"checkpoint. `cohort resume {directory.root}` writes it again",
+        note=f"{directory.best} is gone or torn: this is trial {winner.trial_id}, the best of the finished run, from "
+        f"its checkpoint. `cohort resume {directory.root}` writes it again",
     )
 
 

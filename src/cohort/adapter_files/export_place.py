@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
@@ -28,10 +29,24 @@ def require_place(target: Path) -> None:
         # an export replaces nothing: what is there may be the user's, and a run must never look like one to delete
         found = "a directory that is not empty"
         hint = "Choose another directory." if RunDirectory(target).holds_run() else hint
-    elif target.samefile(Path.cwd()):
-        # what is written takes the place of the directory: a shell that stands in it would stand in one that is gone
-        found, hint = "the working directory", f"Name a new directory, such as {target / 'adapter'}."
+    else:
+        # what is written takes the place of the directory
+        found = _why_it_stays(target)
+        hint = f"Name a new directory, such as {target / 'adapter'}." if found else hint
     if found:
-        raise InputError(
-            Problem(where=f"-o {target}", found=found, allowed="a directory that is new or empty", hint=hint)
-        )
+        allowed = "a directory that is new, or empty and can be replaced"
+        raise InputError(Problem(where=f"-o {target}", found=found, allowed=allowed, hint=hint))
+
+
+def _why_it_stays(target: Path) -> str:
+    """Return why an empty directory cannot be replaced by another one; an empty text where it can."""
+    if target.is_symlink():
+        return "a link to a directory"
+    if target.samefile(Path.cwd()):
+        # a shell that stands in it would stand in one that is gone
+        return "the working directory"
+    if target.is_mount():
+        return "a directory on which a file system is mounted"
+    if not os.access(target.absolute().parent, os.W_OK):
+        return "a directory in one that cannot be written"
+    return ""

@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,7 +86,8 @@ class ServiceClient:
 
     def plan(self, task: str | Path | Mapping[str, Any], *, base: str | None = None) -> dict[str, Any]:
         """Return what a task would take: trials, tokens, seconds and memory. The arguments are those of submit."""
-        return self._json("POST", "/v1/cohort/plan", {"task": self._with_uploads(task, base=base)})
+        with self._with_uploads(task, base=base, keeps=False) as body:
+            return self._json("POST", "/v1/cohort/plan", {"task": body})
 
     def submit(
         self,
@@ -103,11 +104,16 @@ class ServiceClient:
             base: A base model of the service, in place of the one that the task names.
             suffix: A part of the name of the model that comes out.
             idempotency_key: The same key again is the same task, however often an answer was lost.
+
+        Raises:
+            InputError: the task file, or a file of rows, is wrong.
+            ServiceRequestError: the service refused the task, and what was uploaded for it is removed; or its answer
+                was lost.
         """
-        body: dict[str, Any] = {"task": self._with_uploads(task, base=base)}
         given = {"suffix": suffix, "idempotency_key": idempotency_key}
-        body |= {name: value for name, value in given.items() if value is not None}
-        return str(self._json("POST", "/v1/cohort/tasks", body)["id"])
+        more = {name: value for name, value in given.items() if value is not None}
+        with self._with_uploads(task, base=base, keeps=True) as body:
+            return str(self._json("POST", "/v1/cohort/tasks", {"task": body, **more})["id"])
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the latest tasks, the newest first."""
@@ -179,15 +185,35 @@ class ServiceClient:
 
     # ---- requests
 
-    def _with_uploads(self, task: str | Path | Mapping[str, Any], *, base: str | None) -> dict[str, Any]:
-        document = dict(task) if isinstance(task, Mapping) else self._uploaded(Path(task))
-        if base is not None:
-            document.pop("base_model", None)
-            document["model_name_or_path"] = base
-        return document
+    @contextmanager
+    def _with_uploads(
+        self, task: str | Path | Mapping[str, Any], *, base: str | None, keeps: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the task as the service takes it, with the ids of its files.
 
-    def _uploaded(self, path: Path) -> dict[str, Any]:
-        """Return the task of a file with the ids of its rows, which are uploaded now."""
+        Args:
+            keeps: Whether files that were uploaded for it stay. Where it is refused, they never do: they would count
+                as the project's.
+        """
+        uploaded: list[str] = []
+        try:
+            document = dict(task) if isinstance(task, Mapping) else self._uploaded(Path(task), uploaded)
+            # a task file names its model, or the service's name for it
+            if base is not None:
+                document.pop("base_model", None)
+                document["model_name_or_path"] = base
+            yield document
+        except (InputError, ServiceRequestError) as error:
+            # where there was no answer, the task may be there
+            keeps = keeps and isinstance(error, ServiceRequestError) and not 400 <= error.status < 500
+            raise
+        finally:
+            for file_id in () if keeps else uploaded:
+                with suppress(ServiceRequestError):
+                    self._json("DELETE", f"/v1/files/{file_id}")
+
+    def _uploaded(self, path: Path, uploaded: list[str]) -> dict[str, Any]:
+        """Return the task of a file with the ids of its rows, which are uploaded now and added to ``uploaded``."""
         where = Place(file=str(path))
         try:
             document = parse_yaml(path.read_text(encoding="utf-8-sig"), where=where)
@@ -203,11 +229,12 @@ class ServiceClient:
             written = dataset.get(split)
             if isinstance(written, str | list):
                 entries = [written] if isinstance(written, str) else written
-                ids = [self._id_of(path.parent, entry, where=where.below("dataset", split)) for entry in entries]
+                place = where.below("dataset", split)
+                ids = [self._id_of(path.parent, entry, where=place, uploaded=uploaded) for entry in entries]
                 dataset[split] = ids if isinstance(written, list) else ids[0]
         return {**data, "dataset": dataset}
 
-    def _id_of(self, directory: Path, entry: object, *, where: Place) -> str:
+    def _id_of(self, directory: Path, entry: object, *, where: Place, uploaded: list[str]) -> str:
         if isinstance(entry, str) and entry.startswith("file-"):
             return entry
         path = directory / str(entry)
@@ -218,14 +245,15 @@ class ServiceClient:
         if not path.is_file():
             hint = f"There is no such file: {path}. Correct the path, which begins at the task file's folder."
             raise InputError(Problem(where=where, found=found, allowed=allowed, hint=hint))
-        return self.upload(path)
+        uploaded.append(self.upload(path))
+        return uploaded[-1]
 
     def _json(
         self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         if isinstance(body, dict):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-        with self._answer(method, path, body, headers or {}) as answer, self._whole():
+        with self._answer(method, path, body, headers or {}) as answer, self._whole(method):
             found: dict[str, Any] = json.loads(answer.read())
         return found
 
@@ -234,22 +262,26 @@ class ServiceClient:
             self._answer("GET", path, None, {}) as answer,
             atomic_file(target) as partial,
             partial.open("wb") as stream,
-            self._whole(),
+            self._whole("GET"),
         ):
             while piece := answer.read(_CHUNK_BYTES):
                 stream.write(piece)
             # a connection that ends before the last byte is no error to http.client where it reads in pieces
-            if (length := answer.headers.get("Content-Length")) is not None and stream.tell() != int(length):
-                text = f"{self.url} broke off its answer after {stream.tell()} of {length} bytes; ask again"
+            length = answer.headers.get("Content-Length")
+            if not answer.chunked and (length is None or stream.tell() != int(length)):
+                of_all = "" if length is None else f" of {length}"
+                text = f"{self.url} broke off its answer after {stream.tell()}{of_all} bytes; ask again"
                 raise ServiceRequestError(text, status=0)
         return target
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _whole(self, method: str) -> Iterator[None]:
+        """Say of an answer that is cut off what it means: a change may have been made all the same."""
         try:
             yield
-        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            text = f"{self.url} broke off its answer ({error or type(error).__name__}); ask again"
+        except (http.client.HTTPException, ConnectionError, TimeoutError, json.JSONDecodeError) as error:
+            then = "ask again" if method == "GET" else "it may have done what was asked: look before you ask again"
+            text = f"{self.url} broke off its answer ({error or type(error).__name__}); {then}"
             raise ServiceRequestError(text, status=0) from None
 
     def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> http.client.HTTPResponse:
@@ -258,10 +290,10 @@ class ServiceClient:
         try:
             answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_SECONDS)
         except urllib.error.HTTPError as error:
-            with error:
+            with error, self._whole(method):
                 raise _refused(error.code, error.read()) from None
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error or type(error).__name__
             text = f"{self.url} does not answer ({reason}); start the service, or correct the address"
             raise ServiceRequestError(text, status=0) from None
         return answer

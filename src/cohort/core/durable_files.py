@@ -27,7 +27,7 @@ __all__ = [
     "atomic_file",
     "finished_path",
     "flush_to_disk",
-    "last_written",
+    "is_older",
     "partial_paths",
     "recover_directory",
     "remove_leftovers",
@@ -47,6 +47,7 @@ _RENAME_EXCHANGE = 2
 # after its last write, a directory whose lock is free is that of a killed writer; some file systems keep the locks of
 # each machine to itself
 _ABANDONED_SECONDS = 600.0
+# no file of a cache takes as long to write
 _LEFTOVER_SECONDS = 3600.0
 
 
@@ -114,7 +115,9 @@ def finished_path(path: str) -> str:
 def partial_paths(path: str | os.PathLike[str]) -> list[Path]:
     """Return what lies next to a path of writers that have not finished it, or were killed: files and directories."""
     target = Path(path)
-    return sorted(target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL_SUFFIX}"))
+    found = target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL_SUFFIX}")
+    # those of `a.b` begin as those of `a` do
+    return sorted(each for each in found if finished_path(str(each)) == str(target))
 
 
 def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:
@@ -224,22 +227,21 @@ def _is_locked(folder: Path, *, without_locks: bool) -> bool:
         os.close(descriptor)
 
 
-def last_written(path: Path) -> float:
-    """Return when a file, or anything in a directory, was last written, in seconds since 1970.
+def is_older(path: Path, seconds: float) -> bool:
+    """Return whether a file, or anything in a directory, was last written ``seconds`` ago or earlier.
 
     Raises:
         OSError: it is gone, or was changed meanwhile.
     """
     # a link may lead nowhere
-    return max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
+    return time.time() - max(entry.lstat().st_mtime for entry in (path, *path.rglob("*"))) >= seconds
 
 
 def _remove_abandoned(path: Path) -> None:
     """Remove the directories that killed writers of ``path`` left: a merged model is many gigabytes, and hidden."""
     for folder in partial_paths(path):
         with suppress(OSError):
-            is_old = time.time() - last_written(folder) > _ABANDONED_SECONDS
-            if is_old and folder.is_dir() and not _is_locked(folder, without_locks=True):
+            if is_older(folder, _ABANDONED_SECONDS) and folder.is_dir() and not _is_locked(folder, without_locks=True):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -294,12 +296,16 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
             entry.unlink(missing_ok=True)
 
 
-def remove_old_leftovers(folder: str | os.PathLike[str], *, seconds: float = _LEFTOVER_SECONDS) -> None:
-    """Remove what killed writers left in a folder that other processes write to: what was not written for so long."""
-    for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}"):
+def remove_old_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove what killed writers left in a folder that other processes write to: what was not written for an hour."""
+    found: list[Path] = []
+    # the folder may be out of reach, and a cache only saves time
+    with suppress(OSError):
+        found += Path(folder).glob(f".*{PARTIAL_SUFFIX}")
+    for entry in found:
         # another process may remove it at the same time
         with suppress(OSError):
-            if time.time() - last_written(entry) <= seconds:
+            if not is_older(entry, _LEFTOVER_SECONDS):
                 continue
             if not entry.is_dir() or entry.is_symlink():
                 entry.unlink()

@@ -8,6 +8,8 @@ import time
 __all__ = ["use_write_ahead_log"]
 
 _PAUSE_SECONDS = 0.01
+# the rest of an error's code says why it was busy
+_PRIMARY = 0xFF
 
 
 def use_write_ahead_log(connection: sqlite3.Connection, *, seconds: float = 10.0) -> None:
@@ -28,6 +30,6 @@ def use_write_ahead_log(connection: sqlite3.Connection, *, seconds: float = 10.0
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+            if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                 raise
         time.sleep(_PAUSE_SECONDS)

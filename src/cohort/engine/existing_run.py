@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,11 +93,14 @@ def remove_run(directory: RunDirectory) -> None:
     """
     # nothing else lies in a run directory: a run is made only in an empty one
     with directory.lock() as lock:
-        # A kill in between leaves what is still a run, and asks to be overwritten: first the copies of the database,
-        # from which a resume would bring it back without its trials, and last what tells a run from other files. The
-        # lock's file stays: without its name, another process would lock another file
+        # Killed in between, it must still be a run, so that it can be overwritten again. The copies of the database go
+        # first, because a resume would bring it back from them without its trials; what tells a run from other files
+        # goes last. The lock's file stays: without its name, another process would lock another file
         last = (directory.database, directory.task_file)
         entries = sorted(set(directory.root.iterdir()) - {lock.path, directory.checkpoints, *last})
         for entry in (directory.checkpoints, *entries, *last):
-            with suppress(FileNotFoundError):
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                # the last reader of the database takes its log away
+                entry.unlink(missing_ok=True)

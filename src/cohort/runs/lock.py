@@ -54,6 +54,7 @@ class RunLock:
         Raises:
             InUseError: another process holds it.
             RunStateError: the file system knows no locks.
+            StorageFullError: the disk is full; the lock is not held.
         """
         if self._descriptor is not None:
             raise RuntimeError(f"{self._path} is already held by this object")
@@ -79,9 +80,14 @@ class RunLock:
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with storage_full_named(self._path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(who).encode() + b"\n", 0)
+        try:
+            with storage_full_named(self._path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(who).encode() + b"\n", 0)
+        except BaseException:
+            # a descriptor that is left open would hold the lock for as long as this process lives
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
 
     def release(self) -> None:

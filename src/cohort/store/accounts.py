@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.store.database import Database, open_database
+from cohort.store.database import Database, open_database, sqlite_file
 from cohort.store.migrating import migrate
 from cohort.store.random_names import SystemSource
 from cohort.store.tenants.keys import Keys
@@ -37,12 +37,12 @@ def open_accounts(place: str | Path, *, creates: bool = False) -> Iterator[Accou
         InputError: there is no service, or the URL is none.
         StoreError: the database cannot be used.
     """
-    is_folder = not (isinstance(place, str) and "://" in place)
-    if is_folder and not creates and not (Path(place) / "service.db").exists():
+    file = sqlite_file(place)
+    if file is not None and not creates and not file.exists():
         raise InputError(
             Problem(
                 where=str(place),
-                found="no service (service.db is not there)",
+                found=f"no service ({file.name} is not there)",
                 allowed="the folder of a service",
                 hint="Give --folder or --database, or begin with `cohort service` or `cohort tenants add`.",
             )

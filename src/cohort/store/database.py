@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
@@ -25,7 +25,7 @@ from cohort.core.process.fair_lock import FairLock
 from cohort.core.write_ahead_log import use_write_ahead_log
 from cohort.store.errors import StorageFull, StoreUnavailable
 
-__all__ = ["CHANGES_CHANNEL", "Database", "Moment", "database_url", "open_database"]
+__all__ = ["CHANGES_CHANNEL", "Database", "Moment", "database_url", "open_database", "sqlite_file"]
 
 CHANGES_CHANNEL = "cohort_changes"
 """The channel of PostgreSQL's NOTIFY."""
@@ -164,7 +164,11 @@ def _typed(error: Exception, *, url: str, is_committing: bool) -> Exception:
     )
     if not is_gone:
         return error
-    fix = "start it, or correct --database; what was acknowledged before is safe"
+    fix = "start it, or correct the place (--database, --folder, or database in the service's file)"
+    if "sqlite" in url:
+        # a file system that is mounted for reading says no more than that the file cannot be opened
+        fix = "see that its folder is there and can be written, and that its disk works"
+    fix += "; what was acknowledged before is safe"
     return StoreUnavailable(
         f"the database {url} cannot be used now ({_first_line(original)}); {fix}", may_be_done=is_committing
     )
@@ -197,11 +201,7 @@ def open_database(
     Raises:
         InputError: the URL is none, or names another kind of database.
     """
-    given = database_url(place)
-    try:
-        url = make_url(given)
-    except Exception as error:
-        raise InputError(_problem(str(place), str(error))) from error
+    given, url = database_url(place), _read_url(place)
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise InputError(_problem(url.get_backend_name(), "another kind of database"))
     if url.get_backend_name() == "postgresql":
@@ -235,6 +235,24 @@ def _open_postgresql(url: str) -> Engine:
         hint = "Install the driver: pip install 'cohort-lora[service]'."
         problem = Problem(where="--database", found="a PostgreSQL URL without psycopg", allowed="SQLite", hint=hint)
         raise InputError(problem) from error
+
+
+def sqlite_file(place: str | Path) -> Path | None:
+    """Return the file of a SQLite database; None for one in memory, and for PostgreSQL.
+
+    Raises:
+        InputError: the URL is none.
+    """
+    url = _read_url(place)
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    return Path(str(url.database)) if is_file else None
+
+
+def _read_url(place: str | Path) -> URL:
+    try:
+        return make_url(database_url(place))
+    except Exception as error:
+        raise InputError(_problem(str(place), str(error))) from error
 
 
 def _open_sqlite(url: str) -> Engine:

@@ -56,6 +56,13 @@ class IllegalTransitionError(StoreError):
         self.wanted = wanted
 
 
+_FIXES = {
+    "max_tokens_per_day": "wait until the next day begins (0:00 UTC)",
+    "max_stored_bytes": "delete files or models",
+    "max_open_jobs": "wait until a job has ended, or cancel one",
+}
+
+
 class QuotaExceededError(StoreError):
     """A project has no more of something.
 
@@ -69,7 +76,7 @@ class QuotaExceededError(StoreError):
     def __init__(self, quota: str, *, limit: int, used: int, wanted: int) -> None:
         super().__init__(
             f"{quota} of this project is {limit}, {used} of it are used, and {wanted} more were asked for; "
-            f"remove or finish something, or ask the administrator for more"
+            f"{_FIXES.get(quota, 'remove or finish something')}, or ask the administrator for more"
         )
         self.quota = quota
         self.limit = limit

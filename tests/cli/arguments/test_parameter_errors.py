@@ -33,6 +33,7 @@ def test_a_wrong_value_is_named_with_what_is_allowed(arguments: list[str], sente
         (["status", "runs/a", "--bogus", "--json"], "NoSuchOption", "No such option: --bogus"),
         (["keys", "revoke", "--json"], "MissingParameter", "Missing argument"),
         (["nothing", "--json"], "UsageError", "No such command 'nothing'"),
+        (["--bogus", "--json"], "NoSuchOption", "No such option: --bogus"),
         (["status", "--json", "runs/a", "--runs", "x"], "NoSuchOption", "No such option: --runs"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -133,6 +134,14 @@ def test_a_cancelled_job_leaves_no_results_that_nobody_was_told_of(training: Tra
     # killed before the job had succeeded, and cancelled then
     training.own.jobs.cancel(held.job.id)
     training.set_state(TaskState.DONE)
+    # one that still publishes has its folder until it is done
+    publishing = threading.Event()
+    held._begin_work(publishing.wait)
+    held.lost()
+    assert held.folder.path.exists()
+    publishing.set()
+    assert held._work is not None
+    held._work.result()
     held.lost()
     assert held.is_over
     assert [found.id for found in files.list().items] == ([] if is_stored else [file.id])

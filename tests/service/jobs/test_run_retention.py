@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from cohort.core.clock import ManualClock
@@ -15,6 +16,25 @@ from cohort.store.retention import Retention
 from cohort.store.store import open_store
 
 DAY = 86400.0
+
+
+def test_runs_of_a_removed_project_go_whatever_is_kept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path / "service", clock=clock)
+    organisation = store.tenants.add_organisation("acme", actor="test")
+    names = {}
+    for project in ("stays", "goes"):
+        own = store.project(store.tenants.add_project(organisation.id, project, actor="test").id)
+        names[project] = own.jobs.create(NewJob(base_model="b", request={})).id
+        (tmp_path / "runs" / names[project]).mkdir(parents=True)
+    store.tenants.remove_project(own.project_id, actor="test")
+    sweep = partial(remove_old_runs, store, runs=tmp_path / "runs", queue=tmp_path / "queue", seconds=None)
+    # its node may still be saving the state of its job
+    assert sweep() == 0
+    clock.advance(3600)
+    assert sweep() == 1
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [names["stays"]]
+    store.close()
 
 
 def test_runs_of_ended_and_forgotten_jobs_go(tmp_path: Path) -> None:

@@ -7,16 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
+from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.runner import JobRunner
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import JobStatus, UsageKind
+from cohort.store.jobs.claims import Claim, Claims
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store, open_store
@@ -96,6 +99,22 @@ def test_a_job_that_was_cancelled_while_its_node_was_off_is_charged_and_let_go(n
     assert used == {row.kind: row.amount for row in node.own.usage.by_day()}
 
 
+def test_a_cancelled_job_whose_worker_still_saves_its_state_is_charged_at_the_end(node: Node) -> None:
+    job = node.had(state=TaskState.RUNNING)
+    node.own.jobs.cancel(job.id)
+    for _ in range(2):
+        node.turn()
+        assert node.own.usage.by_day() == []
+    # however long that takes, its folder stays
+    assert remove_folders_of_ended_jobs(node.store, node.parts.folders) == 0
+    with open_queue(node.parts.queue.directory) as queue:
+        queue.update(job.id, state=TaskState.REMOVED)
+    node.turn()
+    assert {row.kind for row in node.own.usage.by_day()} >= {UsageKind.TRAINED_TOKENS}
+    assert JobFolder.all_in(node.parts.folders) == []
+    assert node.runner.num_held == 0
+
+
 def test_a_pause_that_was_never_made_for_want_of_room_resumes_nothing(node: Node) -> None:
     job = node.had(state=TaskState.RUNNING)
     folder = JobFolder(node.parts.folders, job.id)
@@ -114,13 +133,28 @@ def test_a_job_that_is_cancelled_while_the_disk_fills_up_stops_no_other(
     held = node.runner._held
     assert set(held) == {first.id, second.id}
     monkeypatch.setattr(node.runner._room, "look", lambda: False)
-    # behind this turn's look at the database
-    look = held[first.id].look
+    # behind the last look at the database
+    update = Claims.update
 
-    def cancelled_meanwhile() -> None:
-        look()
-        node.own.jobs.cancel(first.id)
+    def cancelled_meanwhile(claims: Claims, claim: Claim, **values: Any) -> Job:
+        if claim.job_id == first.id:
+            node.own.jobs.cancel(first.id)
+        return update(claims, claim, **values)
 
-    monkeypatch.setattr(held[first.id], "look", cancelled_meanwhile)
+    monkeypatch.setattr(Claims, "update", cancelled_meanwhile)
     node.turn()
     assert node.own.jobs.get(second.id).status is JobStatus.PAUSING
+    assert "waits_for_room" in held[second.id].folder.notes
+
+
+def test_a_job_that_its_client_pauses_is_not_paused_for_want_of_room(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = node.had(state=TaskState.RUNNING)
+    node.turn()
+    monkeypatch.setattr(node.runner._room, "look", lambda: False)
+    held = node.runner._held[job.id]
+    # behind this turn's look at the database
+    node.own.jobs.pause(job.id)
+    held.pause_for_room()
+    assert held.folder.notes.get("waits_for_room") is None

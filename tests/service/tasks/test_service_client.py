@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -42,6 +44,11 @@ def test_verbs_of_the_command(
     code, planned, told = run("submit", task, "--plan")
     assert code == 0, told
     assert (code, planned.splitlines()[0]) == (0, "trials  2")
+    # neither for a plan nor for what was refused is anything kept
+    code, _, told = run("submit", task, "--base", "nothing")
+    assert code == 1
+    assert "nothing" in told
+    assert service.client(os.environ["COHORT_API_KEY"]).files.list().data == []
     code, submitted, told = run("submit", task, "--suffix", "cli")
     task_id = submitted.strip()
     assert code == 0
@@ -100,7 +107,15 @@ def test_an_address_without_http_is_told_what_to_write(address: str) -> None:
 class _CutOff(http.server.BaseHTTPRequestHandler):
     """Promises more than it sends, as a server that is killed does."""
 
+    raw: ClassVar[bytes] = b""
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
+        if self.raw:
+            self.wfile.write(self.raw)
+            return
         self.send_response(200)
         self.send_header("Content-Length", "1000")
         self.end_headers()
@@ -119,8 +134,17 @@ def test_an_answer_that_is_cut_off_is_not_taken_for_whole(tmp_path: Path) -> Non
             client = package.ServiceClient(f"http://127.0.0.1:{server.server_port}", key="x")
             with pytest.raises(ServiceRequestError, match="broke off its answer after 300 of 1000 bytes; ask again"):
                 client.report("task-1", target)
-            with pytest.raises(ServiceRequestError, match=r"broke off its answer \(.*700 more expected\)\); ask"):
+            with pytest.raises(ServiceRequestError, match=r"broke off its answer \(.*700 more expected\)\); ask again"):
                 client.tasks()
+            # a change may have been made
+            with pytest.raises(ServiceRequestError, match="it may have done what was asked: look before"):
+                client.cancel("task-1")
+            for content in (b"HT", b"HTTP/1.1 200 OK\r\nContent-"):
+                _CutOff.raw = content
+                with pytest.raises(ServiceRequestError, match=r"does not answer|broke off its answer"):
+                    client.tasks()
+                with pytest.raises(ServiceRequestError, match=r"does not answer|broke off its answer"):
+                    client.report("task-1", target)
         finally:
             server.shutdown()
     assert target.read_text() == "the one before"

@@ -101,7 +101,7 @@ def test_trials_are_listed_changed_and_exported(http: httpx.Client, rows: str) -
     assert json.loads(archive.read("adapter_config.json"))["r"] in (4, 16)
     missing = http.get(f"{path}/export?trial=99")
     assert missing.status_code == 400
-    assert "choose one with ?trial=N" in missing.text
+    assert "choose one of them (?trial=N, or --trial N)" in missing.text
 
 
 @pytest.mark.parametrize(

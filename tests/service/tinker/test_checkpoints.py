@@ -125,8 +125,22 @@ def test_what_has_expired_goes_without_being_read(store: CheckpointStore, monkey
     assert all(folder.exists() for folder in folders)
     now = time.time()
     monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 100)
+    with store._saving:
+        # what is being saved may take its place
+        store.remove_expired()
+        assert folders[0].exists()
+        with pytest.raises(UnknownCheckpointError):
+            store.find(store.uri("s:train:0", "weights", "a"), asker="")
     store.remove_expired()
     assert list(folders[0].parent.iterdir()) == [folders[1]]
+
+
+def test_one_that_was_removed_meanwhile_is_not_described(store: CheckpointStore) -> None:
+    found = store.find(save(store), asker="")
+    store.delete(found)
+    with pytest.raises(UnknownCheckpointError, match="has expired, or was removed"):
+        store.set_expiry(found, ttl_seconds=60)
+    assert list(found.folder.parent.iterdir()) == []
 
 
 def test_a_checkpoint_that_a_killed_server_was_writing_is_none(store: CheckpointStore) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -24,26 +26,33 @@ class PlainGroup(TyperGroup):
 
         Raises:
             typer.BadParameter: a value is wrong.
-            typer.Exit: an option or argument is, and --json asks for errors as JSON: it is printed.
+            typer.Exit: an option or argument is wrong, and --json asks for errors as JSON: it is printed.
         """
-        try:
+        with _in_our_words(as_json=ctx.meta[_AS_JSON]):
             return super().invoke(ctx)
-        except Exception as error:
-            # click's own errors, which versions of Typer have in different modules
-            words = getattr(error, "format_message", None)
-            if words is None:
-                raise
-            _reword(error)
-            if not ctx.meta[_AS_JSON]:
-                raise
-            code: int = error.exit_code  # type: ignore[attr-defined]
-            print(error_json(error, words(), code=code))
-            raise typer.Exit(code) from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the group's own options."""
+        """Take the group's own options, and note whether errors are to be JSON; raises as :meth:`invoke` does."""
         ctx.meta[_AS_JSON] = "--json" in args
-        return super().parse_args(ctx, args)
+        with _in_our_words(as_json=ctx.meta[_AS_JSON]):
+            return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _in_our_words(*, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # click's own errors, which versions of Typer have in different modules
+        words = getattr(error, "format_message", None)
+        if words is None:
+            raise
+        _reword(error)
+        if not as_json:
+            raise
+        code: int = error.exit_code  # type: ignore[attr-defined]
+        print(error_json(error, words(), code=code))
+        raise typer.Exit(code) from None
 
 
 def _reword(error: Any) -> None:
@@ -51,7 +60,7 @@ def _reword(error: Any) -> None:
     entries = getattr(error.__cause__, "errors", None)
     if entries is not None and isinstance(error, typer.BadParameter):
         error.message = "; ".join(_sentence(entry) for entry in entries())
-    # NoSuchOption has it
+    # the error of an option that there is not has its name
     elif "." in (getattr(error, "option_name", None) or ""):
         error.message = f"{error.message}. {_KEYS}"
 

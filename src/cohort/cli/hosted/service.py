@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +66,8 @@ def service(
         bases = _bases(settings, base or [])
         settings = _with_shared_base(settings, bases)
         log_as_json()
+        # what clients send is for no other user of this machine
+        os.umask(0o077)
         # the address before the models, which take long to load
         with listen(settings.host, settings.port) as listener:
             opened = open_service(settings, bases=bases)

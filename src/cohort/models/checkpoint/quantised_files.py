@@ -31,7 +31,6 @@ __all__ = ["QuantisedFiles", "WritingStoppedError"]
 
 # base models, each in one format; beyond them the one that was used longest ago goes
 _MOST_FOLDERS = 4
-# what a process that was killed left; no file takes as long to write
 
 
 class WritingStoppedError(Exception):

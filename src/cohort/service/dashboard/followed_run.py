@@ -125,7 +125,7 @@ class FollowedRun:
         )
 
     def _file_number(self) -> int:
-        # a run that is begun anew has none for a moment, and another one then
+        # a run that starts again from the beginning has none for a moment, and another one then
         try:
             return self.directory.database.stat().st_ino
         except FileNotFoundError:

@@ -27,6 +27,7 @@ from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.store.enums import KeyScope
 from cohort.store.errors import NameTakenError, StorageFull, StoreUnavailable
+from cohort.store.named_leases import take_lease
 from cohort.store.retention import Retention
 from cohort.store.store import Store, open_store
 from cohort.task_queue.workers.pool import PoolRequest
@@ -36,7 +37,7 @@ __all__ = ["SCRATCH", "UPLOADS", "OpenService", "first_key", "open_service"]
 UPLOADS, SCRATCH = "uploads", "scratch"
 """In the service's folder: where files are that are being uploaded, and those of other requests."""
 
-_FIRST = "default"
+_FIRST, _FIRST_KEY_SECONDS = "default", 10.0
 # a model without a template of its own is rendered with this one, in training and in answers
 _FALLBACK_TEMPLATE = "plain"
 # workers train on the same GPU: serving takes a share for keys and values, not all that is free
@@ -69,11 +70,19 @@ class OpenService:
     notes: tuple[str, ...]
 
 
-def first_key(store: Store) -> str | None:
+def first_key(store: Store, *, owner: str) -> str | None:
     """Return a key with all scopes for a store without tenants; None where an administrator has made some.
 
-    A start that was killed before it had made the key is gone on with.
+    Where a start was killed before it had made the key, the next one makes it.
+
+    Args:
+        owner: The server; of several that start at the same time, one makes the key.
     """
+    lease = take_lease(store.database, "first key", owner, seconds=_FIRST_KEY_SECONDS)
+    return None if lease is None else _first_key(store)
+
+
+def _first_key(store: Store) -> str | None:
     found = store.tenants.organisations()
     if [organisation.name for organisation in found] not in ([], [_FIRST]) or store.keys.list():
         return None
@@ -100,7 +109,8 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         StoreError: the store cannot be used.
     """
     folder = Path(file.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
+    _require_gpus(file)
     store = open_store(file.database or folder, blobs=file.blobs)
     _require_blobs(store, file)
     on_cpu = file.workers.cpu is not None or (file.workers.ray is None and not torch.cuda.is_available())
@@ -127,7 +137,7 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         scratch=(folder / UPLOADS, folder / SCRATCH),
     )
     served = ServedModels(opened, store, cache=folder / "nodes" / file.node / "adapters")
-    key = first_key(store)
+    key = first_key(store, owner=file.node)
     return OpenService(
         file=file,
         store=store,
@@ -139,6 +149,43 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         new_key=key,
         notes=tuple(notes),
     )
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the service's folder.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            Problem(
+                where="folder",
+                found=f"{folder} ({error.strerror})",
+                allowed="a folder that is there, or that can be made, and that this server may write",
+                hint="Choose another one: --folder DIR, or the key folder of the service's file.",
+            )
+        ) from None
+
+
+def _require_gpus(file: ServiceFile) -> None:
+    """Find out before models are loaded that there are not the GPUs that shall train; on a cluster others know.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    asked, there = file.workers.gpus, torch.cuda.device_count()
+    if asked is not None and file.workers.ray is None and asked > there:
+        raise InputError(
+            Problem(
+                where="service.yaml: workers.gpus",
+                found=f"{asked}, but torch can use {there or 'none'} here",
+                allowed=f"null (all), or at most {there}" if there else "null, with cpu: N to train on the CPU",
+                hint="Correct the number, or write workers: {cpu: 1}.",
+            )
+        )
 
 
 def _require_blobs(store: Store, file: ServiceFile) -> None:

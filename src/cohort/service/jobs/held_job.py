@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +20,24 @@ from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.runs.status import read_status
 from cohort.service.fine_tuning.schema import CreateJob
 from cohort.service.jobs.job_folder import JobFolder
-from cohort.service.jobs.job_task import BaseForJobs
-from cohort.service.jobs.local_queue import LocalQueue
+from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.preparation import JobRefusedError, client_words, prepare_job, task_of_document
 from cohort.service.jobs.publishing import publish, remove_unused_results
 from cohort.service.jobs.run_news import read_news
 from cohort.service.jobs.run_usage import usage_of_run
-from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import EventLevel, JobKind, JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.transitions import ENDED
 from cohort.store.records import Job
-from cohort.store.store import Store
 from cohort.task_queue.records import QueuedTask, TaskState
 
-__all__ = ["HeldJob", "JobParts"]
+__all__ = ["HeldJob"]
 
 _log = logging.getLogger(__name__)
 # of an error: its first lines say what to do, and a thousand row problems help no reader
 _MOST_ERROR_LETTERS = 4000
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobParts:
-    """What all jobs of a node share.
-
-    Attributes:
-        base_of: Returns a base model by its name.
-        organisation_of: Returns the name of the organisation of a project.
-        weight_of: Returns the weight of a project.
-        threads: For what takes long: files are read, adapters stored.
-    """
-
-    store: Store
-    queue: LocalQueue
-    folders: Path
-    base_of: Callable[[str], BaseForJobs]
-    organisation_of: Callable[[str], str]
-    weight_of: Callable[[str], float]
-    threads: Executor
-    settings: RunnerSettings
 
 
 class HeldJob:
@@ -106,7 +81,10 @@ class HeldJob:
             return 0.0
 
     def lost(self) -> None:
-        """Take in that the job is another node's, or was cancelled."""
+        """Take in that the job is another node's, or was cancelled; call it again until :attr:`is_over`."""
+        if self._work is not None and not self._work.done():
+            # it would write to the job's folder once more
+            return
         if self._parts.queue.take_out(self.job.id):
             project = self._parts.store.project(self.claim.project_id)
             if self.job.status not in ENDED:
@@ -115,7 +93,6 @@ class HeldJob:
             if self.job.status in ENDED and (usage := self._usage()):
                 # its run went on until now
                 project.usage.settle_job(self.job.id, usage)
-            remove_unused_results(project, self.job, self.folder)
             self._give_up()
 
     def tell_usage(self) -> None:
@@ -239,13 +216,28 @@ class HeldJob:
         self._give_up()
 
     def pause_for_room(self) -> None:
-        """Pause a running job because the disk is nearly full; the runner resumes it once there is room."""
-        if self.job.status is not JobStatus.RUNNING or self._work is not None:
+        """Pause a running job because the disk is nearly full; the runner resumes it once there is room.
+
+        Raises:
+            LeaseLostError: it was cancelled.
+        """
+        if not self._trains():
+            return
+        self.look()
+        # its client may have paused it, and would not have it resumed
+        if not self._trains():
             return
         self.folder.note(waits_for_room=self.job.project_id)
         text = "The server's disk is nearly full: the job is paused, and resumes by itself once there is room"
         event = NewEvent(message=text, level=EventLevel.WARN)
-        self._update(status=JobStatus.PAUSING, events=[event])
+        try:
+            self._update(status=JobStatus.PAUSING, events=[event])
+        except (LeaseLostError, IllegalTransitionError):
+            self.folder.note(waits_for_room=None)
+            raise
+
+    def _trains(self) -> bool:
+        return self.job.status is JobStatus.RUNNING and self._work is None
 
     def park(self) -> None:
         """Give the job back because this node stops: another, or the same later, goes on."""
@@ -257,6 +249,7 @@ class HeldJob:
 
     def _give_up(self) -> None:
         if self.job.status in ENDED:
+            remove_unused_results(self._parts.store.project(self.claim.project_id), self.job, self.folder)
             # a client's rows stay no longer than they are needed
             self.folder.remove()
         else:

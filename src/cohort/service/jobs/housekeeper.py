@@ -56,32 +56,32 @@ class Housekeeper:
             self._running = threads.submit(self._work)
 
     def _work(self) -> None:
-        try:
-            done = self._store.keep_house(self._owner, retention=self._retention)
-            remove_untouched(self._scratch)
-            forget_ended_tasks(self._store, self._folder / "queue")
-            num_folders = remove_folders_of_ended_jobs(self._store, self._folder / "jobs")
-            self._sweep_runs()
-        except CohortError as error:
-            _log.warning("housekeeping is done later: %s", error)
-        else:
-            if num_folders:
-                _log.info("the rows of %d jobs that ended elsewhere were removed", num_folders)
-            if done is not None and done.num_blobs:
-                _log.info("%d blobs that nothing refers to any more were removed", done.num_blobs)
-            if done is not None and done.num_jobs:
-                _log.info("%d jobs whose time is over were forgotten", done.num_jobs)
+        # what one of them cannot do keeps none of the others
+        for part in (self._keep_store, self._sweep_scratch, self._sweep_folders, self._sweep_queue, self._sweep_runs):
+            try:
+                part()
+            except (CohortError, OSError) as error:
+                _log.warning("housekeeping is done later: %s", error)
+
+    def _keep_store(self) -> None:
+        done = self._store.keep_house(self._owner, retention=self._retention)
+        if done is not None and done.num_blobs:
+            _log.info("%d blobs that nothing refers to any more were removed", done.num_blobs)
+        if done is not None and done.num_jobs:
+            _log.info("%d jobs whose time is over were forgotten", done.num_jobs)
+
+    def _sweep_scratch(self) -> None:
+        remove_untouched(self._scratch)
+
+    def _sweep_folders(self) -> None:
+        if count := remove_folders_of_ended_jobs(self._store, self._folder / "jobs"):
+            _log.info("the rows of %d jobs that ended elsewhere were removed", count)
+
+    def _sweep_queue(self) -> None:
+        forget_ended_tasks(self._store, self._folder / "queue")
 
     def _sweep_runs(self) -> None:
         seconds = self._retention.run_seconds
-        if seconds is None:
-            return
-        try:
-            count = remove_old_runs(
-                self._store, runs=self._folder / "runs", queue=self._folder / "queue", seconds=seconds
-            )
-        except OSError as error:
-            _log.warning("run directories are removed later: %s", error)
-        else:
-            if count:
-                _log.info("%d run directories whose time is over were removed", count)
+        runs, queue = self._folder / "runs", self._folder / "queue"
+        if count := remove_old_runs(self._store, runs=runs, queue=queue, seconds=seconds):
+            _log.info("%d run directories whose time is over were removed", count)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from cohort.core.durable_files import last_written
+from cohort.core.durable_files import is_older
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.store.store import Store
 from cohort.task_queue.store import find_queue, open_queue
@@ -24,10 +22,10 @@ _UNTOUCHED_SECONDS = 24 * 3600.0
 
 
 def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
-    """Remove what a node keeps of jobs that ended an hour ago or that nobody knows, and return how many there were.
+    """Remove what a node keeps of jobs that ended an hour ago, and return how many there were.
 
-    A node removes it when a job ends that it has. Others end elsewhere: cancelled while they were paused, trained by
-    another node, or as this one was killed.
+    Of a job that the database does not know it goes after a day. A node removes it itself when a job ends that it has.
+    Others end elsewhere: cancelled while they were paused, trained by another node, or as this one was killed.
 
     Args:
         folders: Where each job of the node has its folder.
@@ -41,14 +39,17 @@ def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
         over, known = store.claims.ended([folder.path.name for folder in asked], seconds_ago=_ENDED_SECONDS)
         for folder in asked:
             name = folder.path.name
-            if name in over or (name not in known and _is_untouched(folder.path)):
+            # of one with a claim the runner still tells what it has used
+            if folder.claim is not None:
+                continue
+            if name in over or (name not in known and is_older(folder.path, _UNTOUCHED_SECONDS)):
                 folder.remove()
                 count += 1
     return count
 
 
 def forget_ended_tasks(store: Store, queue: Path) -> None:
-    """Remove the tasks of jobs that ended an hour ago, or that nobody knows, from a node's queue.
+    """Remove the tasks of jobs that ended an hour ago, or that the database does not know, from a node's queue.
 
     The runner reads the whole queue at each turn, and a task has what its client wrote.
 
@@ -74,20 +75,15 @@ def remove_untouched(folders: Iterable[Path]) -> None:
     for folder in folders:
         for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
             try:
-                if not _is_untouched(entry):
+                if not is_older(entry, _UNTOUCHED_SECONDS):
                     continue
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
-                    with suppress(FileNotFoundError):
-                        entry.unlink()
+                    entry.unlink()
+            except FileNotFoundError:
+                # its request has ended
+                continue
             except OSError as error:
                 # it keeps none of the others
                 _log.warning("%s was not removed: %s", entry, error)
-
-
-def _is_untouched(path: Path) -> bool:
-    try:
-        return time.time() - last_written(path) > _UNTOUCHED_SECONDS
-    except FileNotFoundError:
-        return False

@@ -20,13 +20,15 @@ from cohort.runs.lock import RunLock
 from cohort.scheduling.shares.jobs import WaitingJob
 from cohort.service.jobs.base_dispatcher import BaseDispatcher
 from cohort.service.jobs.dispatcher import DispatcherProcess
-from cohort.service.jobs.held_job import HeldJob, JobParts
+from cohort.service.jobs.held_job import HeldJob
 from cohort.service.jobs.housekeeper import Housekeeper
 from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.node_shares import EXPECTED_SECONDS, NodeShares
 from cohort.service.jobs.room import Room
+from cohort.service.jobs.room_pauses import keep_room
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import JobStatus
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreError, StoreUnavailable
@@ -43,6 +45,7 @@ _LOCK_NAME = ".runner.lock"
 _SHARES_NAME = "shares.json"
 _THREADS = 2
 _PARK_SECONDS = 60.0
+_WARNING_SECONDS = 30.0
 _VALIDATING = (JobStatus.VALIDATING_FILES,)
 
 
@@ -105,6 +108,7 @@ class JobRunner:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cohort-jobs", daemon=True)
         self._renewed_at, self._reached_at = float("-inf"), self._clock.monotonic()
+        self._warned_at = float("-inf")
         self.is_leading = False
 
     def start(self) -> None:
@@ -185,7 +189,7 @@ class JobRunner:
             if not self._held:
                 self._reclaim(parts)
             self._renew()
-            self._keep_room(parts)
+            keep_room(self._room, parts, self._held)
             self._step_all(parts)
             self._claim_more(parts)
             self._shares.keep()
@@ -197,7 +201,9 @@ class JobRunner:
             if away > self._settings.grace_seconds:
                 return
         except (StorageFull, StorageFullError) as error:
-            _log.warning("the store has no room, so what jobs have to say waits: %s", error)
+            if self._clock.monotonic() - self._warned_at > _WARNING_SECONDS:
+                self._warned_at = self._clock.monotonic()
+                _log.warning("the store has no room, so what jobs have to say waits: %s", error)
         else:
             self._reached_at = self._clock.monotonic()
         dispatcher.keep_alive()
@@ -220,7 +226,11 @@ class JobRunner:
         """Take in that a job which this node had was cancelled, has ended, or went to another node."""
         try:
             job = self._store.project(claim.project_id).jobs.get(claim.job_id)
-            HeldJob(parts, claim, job).lost()
+            held = HeldJob(parts, claim, job)
+            held.lost()
+            if not held.is_over:
+                # its worker saves its state first: what the run used is told then
+                self._held[job.id] = held
         except (StoreUnavailable, StorageFull):
             raise
         except CohortError:
@@ -296,33 +306,6 @@ class JobRunner:
             found = self._store.claims.claim(job.job_id, self._name, seconds=seconds)
             if found is not None:
                 self._hold(parts, *found)
-
-    def _keep_room(self, parts: JobParts) -> None:
-        """Pause what trains before the disk is full, and let it go on once there is room."""
-        if not self._room.look():
-            for held in self._held.values():
-                try:
-                    held.pause_for_room()
-                except (LeaseLostError, IllegalTransitionError) as error:
-                    # its client has cancelled or paused it meanwhile; this turn sees that
-                    _log.info("%s", error)
-            return
-        for folder in JobFolder.all_in(parts.folders):
-            project_id = folder.notes.get("waits_for_room")
-            if project_id is None:
-                continue
-            if (own := self._held.get(folder.path.name)) is not None:
-                # killed before it was paused: a pause that follows is its client's
-                if own.job.status is JobStatus.RUNNING:
-                    folder.note(waits_for_room=None)
-                continue
-            try:
-                self._store.project(project_id).jobs.resume(folder.path.name)
-            except StoreError as error:
-                if isinstance(error, StoreUnavailable | StorageFull):
-                    raise
-                # its client has cancelled or resumed it meanwhile
-            folder.note(waits_for_room=None)
 
     def _park_all(self) -> None:
         for held in self._held.values():

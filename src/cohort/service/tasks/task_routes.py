@@ -286,7 +286,7 @@ def _why_no_adapter(run: Path, *, trial: int | None) -> str:
         return f"The job {run.name} has no checkpoint yet; ask again when a trial has been evaluated."
     if trial in there:
         return f"The adapter of trial {trial} cannot be made: the base model that {run.name} began with is gone."
-    known = f"These trials have an adapter: {', '.join(map(str, there))}; choose one with ?trial=N."
+    known = f"These trials have an adapter: {', '.join(map(str, there))}; choose one of them (?trial=N, or --trial N)."
     if trial is None:
         return f"The job {run.name} has no best adapter yet: it is written when the job ends. {known}"
     return f"Trial {trial} of the job {run.name} has no adapter. {known}"

@@ -9,10 +9,11 @@ import json
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,11 @@ class Checkpoint:
         return found
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has expired."""
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+    @property
     def num_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.iterdir() if file.is_file())
 
@@ -81,6 +87,8 @@ class CheckpointStore:
 
     def __init__(self, root: Path, *, base_model: str, layout: AdapterLayout) -> None:
         self._root, self._base_model, self._layout = root, base_model, layout
+        # what has expired is removed only while neither is held: a checkpoint that takes its place would go with it
+        self._saving, self._describing = threading.Lock(), threading.Lock()
 
     def check_name(self, name: str | None) -> str:
         """Return the name of a new checkpoint.
@@ -128,7 +136,7 @@ class CheckpointStore:
             "time": now,
             "expires_at": None if ttl_seconds is None else now + ttl_seconds,
         }
-        with atomic_directory(folder) as partial:
+        with self._saving, atomic_directory(folder) as partial:
             content = AdapterContent(
                 weights_rD=state.adapter.weights,
                 layout=self._layout,
@@ -242,16 +250,23 @@ class CheckpointStore:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in ``ttl_seconds``, or never."""
+        """Let a checkpoint expire in ``ttl_seconds``, or never.
+
+        Raises:
+            UnknownCheckpointError: it has expired meanwhile.
+        """
         self._describe(checkpoint, expires_at=None if ttl_seconds is None else time.time() + ttl_seconds)
 
     def set_public(self, checkpoint: Checkpoint, *, public: bool) -> None:
-        """Let every key read a checkpoint, or its owner's alone."""
+        """Let every key read a checkpoint, or its owner's alone; raises as :meth:`set_expiry` does."""
         self._describe(checkpoint, public=public)
 
     def _describe(self, checkpoint: Checkpoint, **changed: float | bool | None) -> None:
-        # whole or not at all: a checkpoint without it would be lost
-        write_text(checkpoint.folder / _ABOUT, json.dumps({**checkpoint.about, **changed}))
+        with self._describing:
+            if not checkpoint.folder.is_dir():
+                raise UnknownCheckpointError(f"{checkpoint.uri} has expired, or was removed")
+            # whole or not at all: a checkpoint without it would be lost
+            write_text(checkpoint.folder / _ABOUT, json.dumps({**checkpoint.about, **changed}))
 
     def _read(self, folder: Path, *, uri: str, kind: str, name: str) -> Checkpoint | None:
         try:
@@ -259,10 +274,25 @@ class CheckpointStore:
         except (OSError, ValueError):
             return None
         found = Checkpoint(uri=uri, kind=kind, name=name, folder=folder, about=about)
-        if found.expires_at is not None and found.expires_at <= time.time():
-            self.delete(found)
+        if found.is_over:
+            self._expire(found)
             return None
         return found
+
+    def _expire(self, checkpoint: Checkpoint) -> None:
+        # who saves or changes one now may be about to give it more time: the next look removes it
+        if not self._saving.acquire(blocking=False):
+            return
+        try:
+            with self._describing:
+                about = json.loads((checkpoint.folder / _ABOUT).read_text(encoding="utf-8"))
+                if replace(checkpoint, about=about).is_over:
+                    self.delete(checkpoint)
+        except (OSError, ValueError):
+            # gone meanwhile
+            return
+        finally:
+            self._saving.release()
 
     def _folder(self, model_id: str, kind: str, name: str) -> Path:
         # a colon is no part of a file's name everywhere, and an id is the server's own, far shorter than a file's name

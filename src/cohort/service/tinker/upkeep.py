@@ -101,6 +101,8 @@ class Upkeep:
                 _log.exception("the upkeep of clients' models failed")
 
     async def _round(self) -> None:
+        # before all that needs room
+        await self._remove_expired()
         for silent in self._sessions.silent(seconds=SILENT_SECONDS):
             self.end_session(silent.session_id)
         if self._journal.is_full:
@@ -112,10 +114,15 @@ class Upkeep:
             if not is_early and (model := self._sessions.models.get(model_id)) is not None:
                 await self._snapshot(model)
         self._journal.drop_settled()
+
+    async def _remove_expired(self) -> None:
+        """Remove checkpoints whose time is over: a client that saves and never lists would fill the disk with them."""
         if time.monotonic() - self._looked_at > EXPIRY_SECONDS:
             self._looked_at = time.monotonic()
-            # a client that saves and never lists would fill the disk with what has expired
-            await asyncio.to_thread(self._checkpoints.remove_expired)
+            try:
+                await asyncio.to_thread(self._checkpoints.remove_expired)
+            except OSError as error:
+                _log.warning("checkpoints that have expired are removed later: %s", error)
 
     def _settle_gone(self) -> None:
         """Let segments go that wait for models which never get a snapshot.

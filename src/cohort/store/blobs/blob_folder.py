@@ -171,11 +171,12 @@ class BlobFolder:
         """
         name = "checks/writable"
         self.write(name, [b"cohort"], limit=6)
-        if not self._is_local:
-            return self.remove(name)
-        # not what another process is writing under this name at this moment
-        with self._typed():
-            self._remove_local(self._path(name))
+        if self._is_local:
+            # not what another process is writing under this name at this moment
+            with self._typed():
+                self._remove_local(self._path(name))
+        else:
+            self.remove(name)
 
     def _path(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

@@ -8,7 +8,7 @@ from cohort.store.enums import BlobState
 from cohort.store.errors import StoreUnavailable
 from cohort.store.tables import blobs
 
-__all__ = ["abandoned", "keep_blob", "remove_blob_row"]
+__all__ = ["abandoned_error", "keep_blob", "remove_blob_row"]
 
 
 def keep_blob(connection: Connection, name: str | None, *, now: float) -> None:
@@ -21,10 +21,10 @@ def keep_blob(connection: Connection, name: str | None, *, now: float) -> None:
         return
     kept = update(blobs).where(blobs.c.name == name, blobs.c.state == BlobState.WRITING)
     if connection.execute(kept.values(state=BlobState.KEPT, changed_at=now)).rowcount == 0:
-        raise abandoned(name)
+        raise abandoned_error(name)
 
 
-def abandoned(name: str) -> StoreUnavailable:
+def abandoned_error(name: str) -> StoreUnavailable:
     """Return the error of a blob that was not kept within a day of its first byte."""
     return StoreUnavailable(f"the blob {name} took so long that it was taken for abandoned; write it again")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from cohort.store.blobs.blob_folder import BlobFolder, Written
-from cohort.store.blobs.blob_rows import abandoned, remove_blob_row
+from cohort.store.blobs.blob_rows import abandoned_error, remove_blob_row
 from cohort.store.database import Database
 from cohort.store.enums import BlobState
 from cohort.store.errors import QuotaExceededError, StoreError, TooLargeError
@@ -123,7 +123,7 @@ class KeptBlobs:
                 return read_record(Blob, connection.execute(select(blobs).where(blobs.c.name == name)).one())
         # as of a machine that was suspended for a day: what was written has no row any more
         self._folder.remove(name)
-        raise abandoned(name)
+        raise abandoned_error(name)
 
 
 def collect_blobs(

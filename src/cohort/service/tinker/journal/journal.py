@@ -87,8 +87,7 @@ class Journal:
                 whole = end
                 self._note(segment, record)
                 yield record
-            if whole < len(content):
-                _truncate(path, whole)
+            _settle(path, whole)
             self._segments.append(segment)
 
     def begin(self, state: dict[str, Any]) -> None:
@@ -96,14 +95,18 @@ class Journal:
 
         Raises:
             JournalFullError: the disk is full; the segment before stays the one that is written.
+            JournalLostError: the disk did not keep what is in the segment before.
         """
         path = self.folder / f"{self._next_number():06d}.journal"
         content = framed(Record(kind=BEGIN, about=state))
+        before = self._file
+        if before >= 0:
+            # most of it now, while others write
+            self._flush_file(before)
         with self._lock:
-            before = self._file
-            if before >= 0:
-                # before there is a next one: only the last segment may have a torn end when the power fails
-                self._flush_file(before)
+            # before there is a next one: only the last segment may have a torn end when the power fails
+            if before >= 0 and not self._flush_file(before):
+                raise JournalLostError(self._lost)
             file = self._created(path, content)
             # what is flushed from here on is the new file
             self._file, self._size = file, len(content)
@@ -291,11 +294,14 @@ def _write(file: int, content: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _truncate(path: Path, num_bytes: int) -> None:
+def _settle(path: Path, num_bytes: int) -> None:
+    """Cut a segment after its whole records, and bring them onto the disk.
+
+    A killed process leaves them in memory, and only of the last segment is a torn end taken for one.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.ftruncate(file, num_bytes)
-        # before there is a next segment, in front of which no torn end is taken for one
         os.fsync(file)
     finally:
         os.close(file)
