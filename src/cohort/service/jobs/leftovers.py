@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cohort.core.durable_files import is_older
 from cohort.service.jobs.job_folder import JobFolder
+from cohort.store.jobs.ended_jobs import ended_jobs
 from cohort.store.store import Store
 from cohort.task_queue.store import find_queue, open_queue
 
@@ -36,7 +37,7 @@ def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
     found, count = JobFolder.all_in(folders), 0
     for first in range(0, len(found), _ASKED_AT_ONCE):
         asked = found[first : first + _ASKED_AT_ONCE]
-        over, known = store.claims.ended([folder.path.name for folder in asked], seconds_ago=_ENDED_SECONDS)
+        over, known = ended_jobs(store.database, [folder.path.name for folder in asked], seconds_ago=_ENDED_SECONDS)
         for folder in asked:
             name = folder.path.name
             # of one with a claim the runner still tells what it has used
@@ -66,7 +67,7 @@ def forget_ended_tasks(store: Store, queue: Path) -> None:
         final = [task.name for task in opened.tasks() if task.state.is_final]
         for first in range(0, len(final), _ASKED_AT_ONCE):
             asked = final[first : first + _ASKED_AT_ONCE]
-            over, known = store.claims.ended(asked, seconds_ago=_ENDED_SECONDS)
+            over, known = ended_jobs(store.database, asked, seconds_ago=_ENDED_SECONDS)
             opened.forget(over | (set(asked) - known))
 
 

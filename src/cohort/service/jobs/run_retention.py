@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from cohort.core.durable_files import is_older
+from cohort.store.jobs.ended_jobs import ended_jobs, jobs_of_removed_projects
 from cohort.store.store import Store
 
 __all__ = ["remove_old_runs"]
@@ -41,8 +42,8 @@ def remove_old_runs(store: Store, *, runs: Path, queue: Path, seconds: float | N
     for first in range(0, len(found), _ASKED_AT_ONCE):
         asked = found[first : first + _ASKED_AT_ONCE]
         names = [entry.name for entry in asked]
-        over, known = store.claims.ended(names, seconds_ago=age)
-        over |= store.claims.of_removed_projects(names, seconds_ago=_REMOVED_SECONDS)
+        over, known = ended_jobs(store.database, names, seconds_ago=age)
+        over |= jobs_of_removed_projects(store.database, names, seconds_ago=_REMOVED_SECONDS)
         for entry in asked:
             try:
                 if entry.name in over or (entry.name not in known and is_older(entry, age)):

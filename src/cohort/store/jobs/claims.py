@@ -7,7 +7,7 @@ that no other runner took can be renewed, so that a database that was away for a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from cohort.store.jobs.transitions import HELD, WAITING, may_become
 from cohort.store.random_names import RandomSource, new_id
 from cohort.store.records import Job, read_record
 from cohort.store.storable import finite
-from cohort.store.tables import IS_OPEN, checkpoints, jobs, models, projects
+from cohort.store.tables import IS_OPEN, checkpoints, jobs, models
 from cohort.store.tenants.usage import add_job_usage
 
 __all__ = ["Claim", "Claims", "NewCheckpoint", "NewModel", "WaitingJobs"]
@@ -177,21 +177,6 @@ class Claims:
             now = self._database.now(connection)
             self._write(connection, claim, lease_expires_at=now + seconds)
             return _read_job(connection, claim.job_id)
-
-    def ended(self, job_ids: Sequence[str], *, seconds_ago: float) -> tuple[set[str], set[str]]:
-        """Return which jobs ended ``seconds_ago`` or earlier, and which are known at all."""
-        with self._database.read() as connection:
-            now = self._database.now(connection)
-            rows = connection.execute(select(jobs.c.id, jobs.c.finished_at).where(jobs.c.id.in_(job_ids))).all()
-        over = {row.id for row in rows if row.finished_at is not None and row.finished_at <= now - seconds_ago}
-        return over, {row.id for row in rows}
-
-    def of_removed_projects(self, job_ids: Sequence[str], *, seconds_ago: float) -> set[str]:
-        """Return which jobs are of projects that an administrator removed ``seconds_ago`` or earlier."""
-        statement = select(jobs.c.id).join(projects, projects.c.id == jobs.c.project_id)
-        with self._database.read() as connection:
-            removed = projects.c.removed_at <= self._database.now(connection) - seconds_ago
-            return set(connection.scalars(statement.where(jobs.c.id.in_(job_ids), removed)))
 
     def release(self, claim: Claim) -> None:
         """Give a job back without changing it, for another runner; nothing happens if the claim is lost already."""
