@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cohort.core.errors import CohortError
+from cohort.core.units import format_bytes
 
 __all__ = [
     "IllegalTransitionError",
@@ -92,7 +93,7 @@ class TooLargeError(StoreError):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than the {limit} bytes that one file may have; split it or shorten it")
+        super().__init__(f"more than the {format_bytes(limit)} that one file may have; split it or shorten it")
         self.limit = limit
 
 

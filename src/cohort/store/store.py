@@ -123,9 +123,9 @@ def open_store(
         NewerDatabaseError: a later version of Cohort has changed the database.
         StoreUnavailable: the database cannot be reached.
     """
-    folder = open_blobs(_default_blobs(place) if blobs is None else blobs)
     database = open_database(place, clock=clock)
     try:
+        folder = open_blobs(_default_blobs(place) if blobs is None else blobs)
         migrate(database)
     except BaseException:
         database.close()

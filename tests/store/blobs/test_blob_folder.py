@@ -50,7 +50,7 @@ def test_a_stream_that_is_too_long_leaves_nothing_and_is_read_no_further(folder:
             read.append(number)
             yield bytes(10)
 
-    with pytest.raises(TooLargeError, match="more than the 25 bytes"):
+    with pytest.raises(TooLargeError, match="more than the 25 B that"):
         folder.write(NAME, chunks(), limit=25)
     assert read == [0, 1, 2]
     assert list(folder.names()) == []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cohort.core.units import format_bytes
 from cohort.service.access.error_answers import as_refusal
 from cohort.service.access.rate_limits import RateLimits
 from cohort.service.access.refusals import ServiceError
@@ -193,7 +194,7 @@ def _is_below(path: str, prefix: str) -> bool:
 def _declared(headers: Mapping[bytes, bytes], *, most: int) -> None:
     declared = headers.get(b"content-length", b"0")
     if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
-        raise ServiceError(f"The body is too large: at most {most} bytes.", status=413, code="body_too_large")
+        raise ServiceError(f"The body is too large: at most {format_bytes(most)}.", status=413, code="body_too_large")
 
 
 async def _read_whole(receive: Receive, headers: Mapping[bytes, bytes], *, most: int) -> Receive | None:
@@ -205,7 +206,9 @@ async def _read_whole(receive: Receive, headers: Mapping[bytes, bytes], *, most:
             return None
         body += message.get("body", b"")
         if len(body) > most:
-            raise ServiceError(f"The body is too large: at most {most} bytes.", status=413, code="body_too_large")
+            raise ServiceError(
+                f"The body is too large: at most {format_bytes(most)}.", status=413, code="body_too_large"
+            )
         if not message.get("more_body", False):
             break
     given = False
