@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import socket
 import time
 import urllib.error
 import urllib.parse
@@ -25,6 +26,8 @@ __all__ = ["KEY_VARIABLE", "ServiceClient", "ServiceRequestError"]
 
 KEY_VARIABLE = "COHORT_API_KEY"
 _SECONDS = 120.0
+_SERVER_ERROR, _STORAGE_FULL = 500, 507
+_MAY_BE_DONE = "It may have done what was asked: look before you ask again"
 _SPLITS = ("train", "validation", "test")
 _ENDED = ("succeeded", "failed", "cancelled")
 _CHUNK_BYTES = 1 << 20
@@ -86,7 +89,7 @@ class ServiceClient:
 
     def plan(self, task: str | Path | Mapping[str, Any], *, base: str | None = None) -> dict[str, Any]:
         """Return what a task would take: trials, tokens, seconds and memory. The arguments are those of submit."""
-        with self._with_uploads(task, base=base, keeps=False) as body:
+        with self._with_uploads(task, base=base) as (body, _):
             return self._json("POST", "/v1/cohort/plan", {"task": body})
 
     def submit(
@@ -112,8 +115,16 @@ class ServiceClient:
         """
         given = {"suffix": suffix, "idempotency_key": idempotency_key}
         more = {name: value for name, value in given.items() if value is not None}
-        with self._with_uploads(task, base=base, keeps=True) as body:
-            return str(self._json("POST", "/v1/cohort/tasks", {"task": body, **more})["id"])
+        with self._with_uploads(task, base=base) as (body, uploaded):
+            try:
+                found = self._json("POST", "/v1/cohort/tasks", {"task": body, **more})
+            except ServiceRequestError as error:
+                if error.status == 0 or (error.status >= _SERVER_ERROR and error.status != _STORAGE_FULL):
+                    # the task may be there, and needs its files
+                    uploaded.clear()
+                raise
+            uploaded.clear()
+        return str(found["id"])
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the latest tasks, the newest first."""
@@ -187,13 +198,11 @@ class ServiceClient:
 
     @contextmanager
     def _with_uploads(
-        self, task: str | Path | Mapping[str, Any], *, base: str | None, keeps: bool
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the task as the service takes it, with the ids of its files.
+        self, task: str | Path | Mapping[str, Any], *, base: str | None
+    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        """Yield the task as the service takes it, and the ids of the files that were uploaded for it.
 
-        Args:
-            keeps: Whether files that were uploaded for it stay. Where it is refused, they never do: they would count
-                as the project's.
+        What is left in that list is removed at the end: it would count as the project's.
         """
         uploaded: list[str] = []
         try:
@@ -202,13 +211,9 @@ class ServiceClient:
             if base is not None:
                 document.pop("base_model", None)
                 document["model_name_or_path"] = base
-            yield document
-        except (InputError, ServiceRequestError) as error:
-            # where there was no answer, the task may be there
-            keeps = keeps and isinstance(error, ServiceRequestError) and not 400 <= error.status < 500
-            raise
+            yield document, uploaded
         finally:
-            for file_id in () if keeps else uploaded:
+            for file_id in uploaded:
                 with suppress(ServiceRequestError):
                     self._json("DELETE", f"/v1/files/{file_id}")
 
@@ -280,7 +285,7 @@ class ServiceClient:
         try:
             yield
         except (http.client.HTTPException, ConnectionError, TimeoutError, json.JSONDecodeError) as error:
-            then = "ask again" if method == "GET" else "it may have done what was asked: look before you ask again"
+            then = "ask again" if method == "GET" else _MAY_BE_DONE
             text = f"{self.url} broke off its answer ({error or type(error).__name__}); {then}"
             raise ServiceRequestError(text, status=0) from None
 
@@ -295,6 +300,8 @@ class ServiceClient:
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             text = f"{self.url} does not answer ({reason}); start the service, or correct the address"
+            if method != "GET" and not isinstance(reason, ConnectionRefusedError | socket.gaierror):
+                text += f". {_MAY_BE_DONE}"
             raise ServiceRequestError(text, status=0) from None
         return answer
 

@@ -97,8 +97,9 @@ def remove_run(directory: RunDirectory) -> None:
         # first, because a resume would bring it back from them without its trials; what tells a run from other files
         # goes last. The lock's file stays: without its name, another process would lock another file
         last = (directory.database, directory.task_file)
-        entries = sorted(set(directory.root.iterdir()) - {lock.path, directory.checkpoints, *last})
-        for entry in (directory.checkpoints, *entries, *last):
+        there = set(directory.root.iterdir())
+        others = sorted(there - {lock.path, directory.checkpoints, *last})
+        for entry in (each for each in (directory.checkpoints, *others, *last) if each in there):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

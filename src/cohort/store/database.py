@@ -238,14 +238,15 @@ def _open_postgresql(url: str) -> Engine:
 
 
 def sqlite_file(place: str | Path) -> Path | None:
-    """Return the file of a SQLite database; None for one in memory, and for PostgreSQL.
+    """Return the file of a SQLite database; None for one in memory or at a ``file:`` URI, and for PostgreSQL.
 
     Raises:
         InputError: the URL is none.
     """
     url = _read_url(place)
-    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
-    return Path(str(url.database)) if is_file else None
+    name = url.database if url.get_backend_name() == "sqlite" else None
+    # SQLite's own URIs say how the file is opened
+    return None if name in (None, "", ":memory:") or str(name).startswith("file:") else Path(str(name))
 
 
 def _read_url(place: str | Path) -> URL:

@@ -15,7 +15,7 @@ import openai
 import uvicorn
 
 from cohort.cli.demo import quickstart_folder
-from cohort.service.hosting.opening import OpenService, open_service
+from cohort.service.hosting.opening import OpenService, first_key, open_service
 from cohort.service.hosting.service_app import build_service_app
 from cohort.service.hosting.service_file import BaseSection, LimitsSection, ServiceFile, ServingSection, WorkersSection
 from cohort.service.listening import listen
@@ -95,7 +95,7 @@ def running_service(
     thread.start()
     host, port = listener.getsockname()[:2]
     try:
-        yield RunningService(opened, f"http://{host}:{port}", opened.new_key or "")
+        yield RunningService(opened, f"http://{host}:{port}", first_key(opened.store, owner="test") or "")
     finally:
         server.should_exit = True
         thread.join(30)

@@ -137,7 +137,7 @@ def test_an_answer_that_is_cut_off_is_not_taken_for_whole(tmp_path: Path) -> Non
             with pytest.raises(ServiceRequestError, match=r"broke off its answer \(.*700 more expected\)\); ask again"):
                 client.tasks()
             # a change may have been made
-            with pytest.raises(ServiceRequestError, match="it may have done what was asked: look before"):
+            with pytest.raises(ServiceRequestError, match="It may have done what was asked: look before"):
                 client.cancel("task-1")
             for content in (b"HT", b"HTTP/1.1 200 OK\r\nContent-"):
                 _CutOff.raw = content

@@ -125,7 +125,7 @@ def test_what_has_expired_goes_without_being_read(store: CheckpointStore, monkey
     assert all(folder.exists() for folder in folders)
     now = time.time()
     monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 100)
-    with store._saving:
+    with store._marked(folders[0]):
         # what is being saved may take its place
         store.remove_expired()
         assert folders[0].exists()
@@ -133,12 +133,23 @@ def test_what_has_expired_goes_without_being_read(store: CheckpointStore, monkey
             store.find(store.uri("s:train:0", "weights", "a"), asker="")
     store.remove_expired()
     assert list(folders[0].parent.iterdir()) == [folders[1]]
+    # its name is free again
+    assert not store.exists("s:train:0", "weights", "a")
+
+
+def test_another_that_took_its_place_keeps_its_own_description(store: CheckpointStore) -> None:
+    found = store.find(save(store), asker="")
+    time.sleep(0.01)
+    save(store)
+    with pytest.raises(UnknownCheckpointError, match="another takes its place"):
+        store.set_public(found, public=True)
+    assert not store.find(found.uri, asker="").is_public
 
 
 def test_one_that_was_removed_meanwhile_is_not_described(store: CheckpointStore) -> None:
     found = store.find(save(store), asker="")
     store.delete(found)
-    with pytest.raises(UnknownCheckpointError, match="has expired, or was removed"):
+    with pytest.raises(UnknownCheckpointError, match="has expired, was removed, or another"):
         store.set_expiry(found, ttl_seconds=60)
     assert list(found.folder.parent.iterdir()) == []
 

@@ -6,7 +6,7 @@ import getpass
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ __all__ = [
     "FolderOption",
     "ProjectArgument",
     "actor",
+    "keep_from_others",
     "opened_accounts",
     "read_days",
 ]
@@ -48,8 +49,18 @@ def opened_accounts(folder: Path, database: str | None, *, creates: bool = False
     """Open the tenants and keys of the service that the options name."""
     from cohort.store.accounts import open_accounts
 
+    keep_from_others(folder)
     with open_accounts(folder if database is None else database, creates=creates) as accounts:
         yield accounts
+
+
+def keep_from_others(folder: Path) -> None:
+    """Let what this process writes, and a database that is in ``folder``, be read by this user alone."""
+    os.umask(0o077)
+    # SQLite gives its log the rights of the database
+    for file in folder.glob("service.db*"):
+        with suppress(OSError):
+            file.chmod(0o600)
 
 
 def actor() -> str:

@@ -11,6 +11,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption, report_note
 from cohort.cli.arguments.server_options import require_packages
+from cohort.cli.arguments.service_options import keep_from_others
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def service(
     """
     with exits(debug=debug):
         require_packages("cohort service", _NEEDED, extra="service")
+        from cohort.models.source import find_model
         from cohort.service.hosting.json_logs import log_as_json
         from cohort.service.hosting.opening import open_service
         from cohort.service.hosting.server import run_service
@@ -66,8 +68,10 @@ def service(
         bases = _bases(settings, base or [])
         settings = _with_shared_base(settings, bases)
         log_as_json()
-        # what clients send is for no other user of this machine
-        os.umask(0o077)
+        # models of a hub go into a cache that others may share
+        for each in bases:
+            find_model(each.model)
+        keep_from_others(Path(settings.folder))
         # the address before the models, which take long to load
         with listen(settings.host, settings.port) as listener:
             opened = open_service(settings, bases=bases)
@@ -132,10 +136,13 @@ def _with_shared_base(settings: ServiceFile, bases: tuple[BaseSection, ...]) -> 
 
 
 def _report(opened: OpenService, address: str) -> None:
+    from cohort.service.hosting.opening import first_key
+
     for note in opened.notes:
         report_note(note)
     print(f"base models: {', '.join(opened.served.bases)}")
     print(f"everything is in {opened.file.folder}")
-    if opened.new_key is not None:
-        print(f"the first key, shown once: {opened.new_key}")
+    # made as it is shown: a start that ends before would leave one that nobody has
+    if (key := first_key(opened.store, owner=f"{opened.file.node}-{os.getpid()}")) is not None:
+        print(f"the first key, shown once: {key}", flush=True)
     print(f"serving on {address}/v1", flush=True)

@@ -55,7 +55,6 @@ class OpenService:
         bases: The base models as jobs train them.
         settings: How this node runs jobs.
         metrics: Of each base's engine, by its name.
-        new_key: The first administrator's key where this start has made it: shown once.
         notes: For the user.
     """
 
@@ -66,18 +65,19 @@ class OpenService:
     bases: dict[str, BaseForJobs]
     settings: RunnerSettings
     metrics: dict[str, ServerMetrics]
-    new_key: str | None
     notes: tuple[str, ...]
 
 
 def first_key(store: Store, *, owner: str) -> str | None:
-    """Return a key with all scopes for a store without tenants; None where an administrator has made some.
+    """Make a key with all scopes for a store without keys; None where there are some, or tenants of another name.
 
     Where a start was killed before it had made the key, the next one makes it.
 
     Args:
-        owner: The server; of several that start at the same time, one makes the key.
+        owner: The process; of several that start at the same time, one makes the key.
     """
+    if store.keys.list():
+        return None
     lease = take_lease(store.database, "first key", owner, seconds=_FIRST_KEY_SECONDS)
     return None if lease is None else _first_key(store)
 
@@ -137,7 +137,6 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         scratch=(folder / UPLOADS, folder / SCRATCH),
     )
     served = ServedModels(opened, store, cache=folder / "nodes" / file.node / "adapters")
-    key = first_key(store, owner=file.node)
     return OpenService(
         file=file,
         store=store,
@@ -146,7 +145,6 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         bases=for_jobs,
         settings=settings,
         metrics=metrics,
-        new_key=key,
         notes=tuple(notes),
     )
 

@@ -49,9 +49,11 @@ class HeldJob:
 
     def __init__(self, parts: JobParts, claim: Claim, job: Job) -> None:
         self._parts, self.claim, self.job = parts, claim, job
-        self.folder = JobFolder(parts.folders, job.id)
-        self.folder.keep_claim(claim)
         self._base = parts.base_of(job.base_model)
+        self.folder = JobFolder(parts.folders, job.id)
+        # one that is gone on with needs no room on a full disk
+        if self.folder.claim != claim:
+            self.folder.keep_claim(claim)
         self._work: Future[Any] | None = None
         self._told: Mapping[UsageKind, float] = {}
         self.is_over = False
@@ -67,7 +69,7 @@ class HeldJob:
             LeaseLostError: it is another node's, or was cancelled.
         """
         job = self._parts.store.project(self.claim.project_id).jobs.get(self.job.id)
-        if job.lease_token != self.claim.token:
+        if (job.lease_token, job.lease_owner) != (self.claim.token, self.claim.owner):
             raise LeaseLostError(f"job {job.id} is no longer this node's")
         self.renewed(job)
 
@@ -241,6 +243,10 @@ class HeldJob:
 
     def park(self) -> None:
         """Give the job back because this node stops: another, or the same later, goes on."""
+        if self.job.status in ENDED:
+            # one whose worker has not saved its state is let go of at the next start
+            self.lost()
+            return
         if self.job.status is JobStatus.RUNNING:
             self._write(JobStatus.QUEUED, "The server stops; the job is saved and will go on")
         else:

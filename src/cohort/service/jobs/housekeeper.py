@@ -62,6 +62,8 @@ class Housekeeper:
                 part()
             except (CohortError, OSError) as error:
                 _log.warning("housekeeping is done later: %s", error)
+            except Exception:
+                _log.exception("a part of housekeeping failed")
 
     def _keep_store(self) -> None:
         done = self._store.keep_house(self._owner, retention=self._retention)

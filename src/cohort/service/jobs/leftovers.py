@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from cohort.core.durable_files import is_older
@@ -43,9 +44,11 @@ def remove_folders_of_ended_jobs(store: Store, folders: Path) -> int:
             # of one with a claim the runner still tells what it has used
             if folder.claim is not None:
                 continue
-            if name in over or (name not in known and is_older(folder.path, _UNTOUCHED_SECONDS)):
-                folder.remove()
-                count += 1
+            # one that is gone was removed by its job's end
+            with suppress(FileNotFoundError):
+                if name in over or (name not in known and is_older(folder.path, _UNTOUCHED_SECONDS)):
+                    folder.remove()
+                    count += 1
     return count
 
 

@@ -70,7 +70,6 @@ def remove_unused_results(project: ProjectStore, job: Job, folder: JobFolder) ->
     if isinstance(noted, str) and noted not in job.result_files:
         with suppress(UnknownIdError):
             project.files.delete(noted)
-        folder.note(results_file=None)
 
 
 def _stored_adapter(store: Store, claim: Claim, folder: JobFolder, outcome: RunOutcome, *, note: str) -> str:

@@ -31,7 +31,7 @@ from cohort.service.jobs.room import Room
 from cohort.service.jobs.room_pauses import keep_room
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import JobStatus
-from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreError, StoreUnavailable
+from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.transitions import HELD
 from cohort.store.records import Job
@@ -46,6 +46,7 @@ _SHARES_NAME = "shares.json"
 _THREADS = 2
 _PARK_SECONDS = 60.0
 _WARNING_SECONDS = 30.0
+_RECLAIM_SECONDS = 60.0
 _VALIDATING = (JobStatus.VALIDATING_FILES,)
 
 
@@ -108,7 +109,7 @@ class JobRunner:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cohort-jobs", daemon=True)
         self._renewed_at, self._reached_at = float("-inf"), self._clock.monotonic()
-        self._warned_at = float("-inf")
+        self._warned_at = self._reclaimed_at = float("-inf")
         self.is_leading = False
 
     def start(self) -> None:
@@ -186,8 +187,11 @@ class JobRunner:
     def turn(self, parts: JobParts, dispatcher: Dispatching) -> None:
         """Look at all jobs once, and move each on by a step; called again and again by the runner's thread."""
         try:
-            if not self._held:
+            # a pass that the store or the disk broke off left claims, and a client's rows with them
+            now = self._clock.monotonic()
+            if not self._held or now - self._reclaimed_at > _RECLAIM_SECONDS:
                 self._reclaim(parts)
+                self._reclaimed_at = now
             self._renew()
             keep_room(self._room, parts, self._held)
             self._step_all(parts)
@@ -231,7 +235,7 @@ class JobRunner:
             if not held.is_over:
                 # its worker saves its state first: what the run used is told then
                 self._held[job.id] = held
-        except (StoreUnavailable, StorageFull):
+        except (StoreUnavailable, StorageFull, StorageFullError):
             raise
         except CohortError:
             # it was forgotten, or its base model is not served here any more
@@ -241,6 +245,9 @@ class JobRunner:
     def _hold(self, parts: JobParts, claim: Claim, job: Job) -> None:
         try:
             self._held[job.id] = HeldJob(parts, claim, job)
+        except StorageFullError:
+            # its claim runs out by itself
+            raise
         except CohortError as error:
             # its base model is not served here any more
             _log.warning("job %s cannot run on this node: %s", job.id, error)
@@ -256,6 +263,7 @@ class JobRunner:
         is_due = now - self._renewed_at >= self._settings.lease_seconds / 3
         if is_due:
             self._renewed_at = now
+        full: StorageFullError | None = None
         for held in list(self._held.values()):
             try:
                 if is_due:
@@ -264,9 +272,15 @@ class JobRunner:
                 else:
                     held.look()
             except LeaseLostError:
-                held.lost()
+                try:
+                    held.lost()
+                except StorageFullError as error:
+                    # the claims of the others must not run out meanwhile
+                    full = error
             if is_due:
                 self._shares.corrected(held.job.id, run_seconds=held.run_seconds)
+        if full is not None:
+            raise full
 
     def _step_all(self, parts: JobParts) -> None:
         tasks = parts.queue.tasks()
@@ -287,9 +301,13 @@ class JobRunner:
         seconds = self._settings.lease_seconds
         # files first: they cost no GPU, and a client waits to hear what is wrong with them
         if sum(held.job.status is JobStatus.VALIDATING_FILES for held in self._held.values()) < _THREADS:
-            found = self._store.claims.claim_next(self._name, seconds=seconds, statuses=_VALIDATING)
-            if found is not None:
-                self._hold(parts, *found)
+            for base in self._bases:
+                found = self._store.claims.claim_next(
+                    self._name, seconds=seconds, statuses=_VALIDATING, base_model=base
+                )
+                if found is not None:
+                    self._hold(parts, *found)
+                    break
         num_training = sum(held.job.status is not JobStatus.VALIDATING_FILES for held in self._held.values())
         if num_training >= self._settings.most_jobs or not self._room.is_there:
             return
@@ -311,7 +329,7 @@ class JobRunner:
         for held in self._held.values():
             try:
                 held.park()
-            except StoreError as error:
+            except CohortError as error:
                 # its claim runs out by itself, and the folder still has it
                 _log.warning("job %s could not be given back: %s", held.job.id, error)
         self._held = {}

@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,8 @@ class CheckpointStore:
 
     def __init__(self, root: Path, *, base_model: str, layout: AdapterLayout) -> None:
         self._root, self._base_model, self._layout = root, base_model, layout
-        # what has expired is removed only while neither is held: a checkpoint that takes its place would go with it
-        self._saving, self._describing = threading.Lock(), threading.Lock()
+        # held for moments only: what has expired must not go as another checkpoint takes its place, or gets more time
+        self._lock, self._being_saved = threading.Lock(), set[Path]()
 
     def check_name(self, name: str | None) -> str:
         """Return the name of a new checkpoint.
@@ -136,7 +136,7 @@ class CheckpointStore:
             "time": now,
             "expires_at": None if ttl_seconds is None else now + ttl_seconds,
         }
-        with self._saving, atomic_directory(folder) as partial:
+        with self._marked(folder), atomic_directory(folder) as partial:
             content = AdapterContent(
                 weights_rD=state.adapter.weights,
                 layout=self._layout,
@@ -155,8 +155,21 @@ class CheckpointStore:
             (partial / _ABOUT).write_text(json.dumps(described), encoding="utf-8")
         return self.uri(model_id, kind, name)
 
+    @contextmanager
+    def _marked(self, folder: Path) -> Iterator[None]:
+        """Note that a checkpoint is being saved; a model saves one at a time."""
+        with self._lock:
+            self._being_saved.add(folder)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._being_saved.discard(folder)
+
     def exists(self, model_id: str, kind: str, name: str) -> bool:
-        return (self._folder(model_id, kind, name) / _ABOUT).is_file()
+        """Return whether there is a checkpoint of this name that has not expired."""
+        folder = self._folder(model_id, kind, name)
+        return self._read(folder, uri=self.uri(model_id, kind, name), kind=kind, name=name) is not None
 
     def find(self, uri: str, *, asker: str, to_change: bool = False) -> Checkpoint:
         """Return the checkpoint at an address.
@@ -243,17 +256,20 @@ class CheckpointStore:
         )
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        # out of sight at once: one whose deletion is cut short must not be found in part; the next start removes it
-        hidden = checkpoint.folder.with_name(f".{checkpoint.folder.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+        shutil.rmtree(self._hide(checkpoint.folder), ignore_errors=True)
+
+    def _hide(self, folder: Path) -> Path:
+        """Take a checkpoint out of sight and return where it is: the next start removes one that was not removed."""
+        hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
         with suppress(FileNotFoundError):
-            checkpoint.folder.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+            folder.rename(hidden)
+        return hidden
 
     def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire in ``ttl_seconds``, or never.
 
         Raises:
-            UnknownCheckpointError: it has expired meanwhile.
+            UnknownCheckpointError: it has expired meanwhile, or another one takes its place.
         """
         self._describe(checkpoint, expires_at=None if ttl_seconds is None else time.time() + ttl_seconds)
 
@@ -262,16 +278,17 @@ class CheckpointStore:
         self._describe(checkpoint, public=public)
 
     def _describe(self, checkpoint: Checkpoint, **changed: float | bool | None) -> None:
-        with self._describing:
-            if not checkpoint.folder.is_dir():
-                raise UnknownCheckpointError(f"{checkpoint.uri} has expired, or was removed")
+        with self._lock:
+            about = _about(checkpoint.folder)
+            is_same = about is not None and about["time"] == checkpoint.about["time"]
+            if about is None or not is_same or checkpoint.folder in self._being_saved:
+                raise UnknownCheckpointError(f"{checkpoint.uri} has expired, was removed, or another takes its place")
             # whole or not at all: a checkpoint without it would be lost
-            write_text(checkpoint.folder / _ABOUT, json.dumps({**checkpoint.about, **changed}))
+            write_text(checkpoint.folder / _ABOUT, json.dumps({**about, **changed}))
 
     def _read(self, folder: Path, *, uri: str, kind: str, name: str) -> Checkpoint | None:
-        try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        about = _about(folder)
+        if about is None:
             return None
         found = Checkpoint(uri=uri, kind=kind, name=name, folder=folder, about=about)
         if found.is_over:
@@ -280,22 +297,26 @@ class CheckpointStore:
         return found
 
     def _expire(self, checkpoint: Checkpoint) -> None:
-        # who saves or changes one now may be about to give it more time: the next look removes it
-        if not self._saving.acquire(blocking=False):
-            return
-        try:
-            with self._describing:
-                about = json.loads((checkpoint.folder / _ABOUT).read_text(encoding="utf-8"))
-                if replace(checkpoint, about=about).is_over:
-                    self.delete(checkpoint)
-        except (OSError, ValueError):
-            # gone meanwhile
-            return
-        finally:
-            self._saving.release()
+        with self._lock:
+            about = _about(checkpoint.folder)
+            # it may have got more time since it was read; one that takes its place must stay
+            is_over = about is not None and replace(checkpoint, about=about).is_over
+            if not is_over or checkpoint.folder in self._being_saved:
+                return
+            hidden = self._hide(checkpoint.folder)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _folder(self, model_id: str, kind: str, name: str) -> Path:
         # a colon is no part of a file's name everywhere, and an id is the server's own, far shorter than a file's name
         # may be: nothing leads out of the root
         safe = re.sub(r"[^A-Za-z0-9_.\-=]", "_", model_id.replace(":", "=")).lstrip(".")[:128] or "_"
         return self._root / safe / kind / name
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    """Return what describes a checkpoint; None where there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found

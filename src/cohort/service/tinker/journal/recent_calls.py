@@ -35,7 +35,7 @@ class RecentCalls:
             for record in self._journal.read():
                 if record.kind == "sample":
                     self._before[record.about["request_id"]] = record.body
-        except InputError as error:
+        except (InputError, OSError) as error:
             _log.warning("answers that were not fetched before the restart are forgotten: %s", error)
             shutil.rmtree(self._journal.folder, ignore_errors=True)
             self._journal = Journal(self._journal.folder, segment_bytes=self._segment_bytes)
