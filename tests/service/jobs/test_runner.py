@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cohort.core.errors import StorageFullError
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
@@ -113,6 +114,62 @@ def test_a_cancelled_job_whose_worker_still_saves_its_state_is_charged_at_the_en
     assert {row.kind for row in node.own.usage.by_day()} >= {UsageKind.TRAINED_TOKENS}
     assert JobFolder.all_in(node.parts.folders) == []
     assert node.runner.num_held == 0
+
+
+def test_a_full_disk_keeps_a_cancelled_job_and_no_claim_of_another_runs_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [node.had(state=TaskState.RUNNING) for _ in range(2)]
+    node.turn()
+    held = node.runner._held
+    # in the order in which the node looks at them
+    cancelled, other = sorted(jobs, key=lambda job: list(held).index(job.id))
+    node.own.jobs.cancel(cancelled.id)
+
+    def full(_: str) -> bool:
+        raise StorageFullError("simulated")
+
+    looked, look = [], held[other.id].look
+
+    def noted() -> None:
+        looked.append(other.id)
+        look()
+
+    monkeypatch.setattr(held[other.id], "look", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(node.parts.queue, "take_out", full)
+        node.turn()
+    assert looked
+    assert set(held) == {cancelled.id, other.id}
+    with open_queue(node.parts.queue.directory) as queue:
+        queue.update(cancelled.id, state=TaskState.REMOVED)
+    node.turn()
+    assert set(held) == {other.id}
+
+
+def test_a_job_of_a_base_that_is_not_served_keeps_no_other_from_being_checked(node: Node) -> None:
+    # the first in line
+    other = node.own.jobs.create(NewJob(base_model="gone", request={})).id
+    request = {"model": "base", "training_file": "file-rows"}
+    mine = node.own.jobs.create(NewJob(base_model="base", request=request)).id
+    node.turn()
+    assert set(node.runner._held) == {mine}
+    assert node.own.jobs.get(other).lease_owner is None
+    assert [folder.path.name for folder in JobFolder.all_in(node.parts.folders)] == [mine]
+
+
+def test_a_claim_that_an_interrupted_pass_left_is_dropped_while_others_train(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.had(state=TaskState.RUNNING)
+    node.turn()
+    left = node.had(state=TaskState.REMOVED)
+    node.own.jobs.cancel(left.id)
+    node.turn()
+    assert (node.parts.folders / left.id).exists()
+    monkeypatch.setattr(node.runner, "_reclaimed_at", float("-inf"))
+    node.turn()
+    assert not (node.parts.folders / left.id).exists()
 
 
 def test_a_pause_that_was_never_made_for_want_of_room_resumes_nothing(node: Node) -> None:
