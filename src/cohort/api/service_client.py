@@ -26,7 +26,7 @@ __all__ = ["KEY_VARIABLE", "ServiceClient", "ServiceRequestError"]
 
 KEY_VARIABLE = "COHORT_API_KEY"
 _SECONDS = 120.0
-_SERVER_ERROR, _STORAGE_FULL = 500, 507
+_REFUSED, _SERVER_ERROR, _STORAGE_FULL = 400, 500, 507
 _MAY_BE_DONE = "It may have done what was asked: look before you ask again"
 _SPLITS = ("train", "validation", "test")
 _ENDED = ("succeeded", "failed", "cancelled")
@@ -118,8 +118,11 @@ class ServiceClient:
         with self._with_uploads(task, base=base) as (body, uploaded):
             try:
                 found = self._json("POST", "/v1/cohort/tasks", {"task": body, **more})
-            except ServiceRequestError as error:
-                if error.status == 0 or (error.status >= _SERVER_ERROR and error.status != _STORAGE_FULL):
+            except BaseException as error:
+                refused = isinstance(error, ServiceRequestError) and (
+                    _REFUSED <= error.status < _SERVER_ERROR or error.status == _STORAGE_FULL
+                )
+                if not refused:
                     # the task may be there, and needs its files
                     uploaded.clear()
                 raise

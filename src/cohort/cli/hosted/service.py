@@ -68,12 +68,12 @@ def service(
         bases = _bases(settings, base or [])
         settings = _with_shared_base(settings, bases)
         log_as_json()
-        # models of a hub go into a cache that others may share
-        for each in bases:
-            find_model(each.model)
-        keep_from_others(Path(settings.folder))
         # the address before the models, which take long to load
         with listen(settings.host, settings.port) as listener:
+            # models of a hub go into a cache that others may share
+            for each in bases:
+                find_model(each.model)
+            keep_from_others(Path(settings.folder))
             opened = open_service(settings, bases=bases)
             is_whole = run_service(opened, listener=listener, on_ready=lambda address: _report(opened, address))
     print("stopped" if is_whole else "stopped; some requests were cut off", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ __all__ = ["SCRATCH", "UPLOADS", "OpenService", "first_key", "open_service"]
 UPLOADS, SCRATCH = "uploads", "scratch"
 """In the service's folder: where files are that are being uploaded, and those of other requests."""
 
-_FIRST, _FIRST_KEY_SECONDS = "default", 10.0
+_FIRST, _FIRST_KEY_SECONDS = "default", 5.0
 # a model without a template of its own is rendered with this one, in training and in answers
 _FALLBACK_TEMPLATE = "plain"
 # workers train on the same GPU: serving takes a share for keys and values, not all that is free
@@ -76,10 +77,13 @@ def first_key(store: Store, *, owner: str) -> str | None:
     Args:
         owner: The process; of several that start at the same time, one makes the key.
     """
-    if store.keys.list():
-        return None
-    lease = take_lease(store.database, "first key", owner, seconds=_FIRST_KEY_SECONDS)
-    return None if lease is None else _first_key(store)
+    end = time.monotonic() + 2 * _FIRST_KEY_SECONDS
+    while not store.keys.list() and time.monotonic() < end:
+        if take_lease(store.database, "first key", owner, seconds=_FIRST_KEY_SECONDS) is not None:
+            return _first_key(store)
+        # another process makes it, or was killed as it did
+        time.sleep(_FIRST_KEY_SECONDS / 10)
+    return None
 
 
 def _first_key(store: Store) -> str | None:

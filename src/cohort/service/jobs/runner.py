@@ -190,8 +190,8 @@ class JobRunner:
             # a pass that the store or the disk broke off left claims, and a client's rows with them
             now = self._clock.monotonic()
             if not self._held or now - self._reclaimed_at > _RECLAIM_SECONDS:
-                self._reclaim(parts)
                 self._reclaimed_at = now
+                self._reclaim(parts)
             self._renew()
             keep_room(self._room, parts, self._held)
             self._step_all(parts)
@@ -230,11 +230,8 @@ class JobRunner:
         """Take in that a job which this node had was cancelled, has ended, or went to another node."""
         try:
             job = self._store.project(claim.project_id).jobs.get(claim.job_id)
-            held = HeldJob(parts, claim, job)
-            held.lost()
-            if not held.is_over:
-                # its worker saves its state first: what the run used is told then
-                self._held[job.id] = held
+            # its worker saves its state first, and the disk may be full: it is let go of with the others
+            self._held[job.id] = HeldJob(parts, claim, job)
         except (StoreUnavailable, StorageFull, StorageFullError):
             raise
         except CohortError:
@@ -246,7 +243,8 @@ class JobRunner:
         try:
             self._held[job.id] = HeldJob(parts, claim, job)
         except StorageFullError:
-            # its claim runs out by itself
+            # another node may have room
+            self._store.claims.release(claim)
             raise
         except CohortError as error:
             # its base model is not served here any more
@@ -301,13 +299,12 @@ class JobRunner:
         seconds = self._settings.lease_seconds
         # files first: they cost no GPU, and a client waits to hear what is wrong with them
         if sum(held.job.status is JobStatus.VALIDATING_FILES for held in self._held.values()) < _THREADS:
-            for base in self._bases:
-                found = self._store.claims.claim_next(
-                    self._name, seconds=seconds, statuses=_VALIDATING, base_model=base
-                )
+            # in the order in which they came
+            waiting = self._store.claims.waiting(statuses=_VALIDATING)
+            if (first := next((each for each in waiting if each.base_model in self._bases), None)) is not None:
+                found = self._store.claims.claim(first.oldest_job, self._name, seconds=seconds)
                 if found is not None:
                     self._hold(parts, *found)
-                    break
         num_training = sum(held.job.status is not JobStatus.VALIDATING_FILES for held in self._held.values())
         if num_training >= self._settings.most_jobs or not self._room.is_there:
             return

@@ -6,6 +6,7 @@ A training checkpoint has the optimizer's state next to the adapter. A folder ap
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import shutil
@@ -32,6 +33,7 @@ from cohort.training.client_training.client_models import ModelState
 __all__ = ["Checkpoint", "CheckpointStore", "UnknownCheckpointError"]
 
 _URI = re.compile(r"tinker://([^/]+)/(weights|sampler_weights)/([^/]+)")
+_log = logging.getLogger(__name__)
 _KINDS = ("weights", "sampler_weights")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 _ABOUT, _STATE = "checkpoint.json", "state.safetensors"
@@ -303,7 +305,12 @@ class CheckpointStore:
             is_over = about is not None and replace(checkpoint, about=about).is_over
             if not is_over or checkpoint.folder in self._being_saved:
                 return
-            hidden = self._hide(checkpoint.folder)
+            try:
+                hidden = self._hide(checkpoint.folder)
+            except OSError as error:
+                # it is unknown all the same, and keeps no other from being found
+                _log.warning("%s, which has expired, is removed later: %s", checkpoint.uri, error)
+                return
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _folder(self, model_id: str, kind: str, name: str) -> Path:
