@@ -20,7 +20,7 @@ def is_gone(process_id: int) -> bool:
 
 
 def wait_until_gone(process_id: int) -> None:
-    """Wait until a process has ended, whoever reaps it."""
+    """Wait until a process has ended; it may be reaped by another."""
     _wait(lambda: is_gone(process_id), f"process {process_id} lives on")
 
 

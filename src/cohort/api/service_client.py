@@ -284,7 +284,7 @@ class ServiceClient:
 
     @contextmanager
     def _whole(self, method: str) -> Iterator[None]:
-        """Say of an answer that is cut off what it means: a change may have been made all the same."""
+        """Say of an answer that is cut off what it means: the change may have been made."""
         try:
             yield
         except (http.client.HTTPException, ConnectionError, TimeoutError, json.JSONDecodeError) as error:

@@ -126,7 +126,9 @@ def test_a_cancelled_job_is_charged_to_its_last_step(training: TrainingJob) -> N
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_cancelled_job_leaves_no_results_that_nobody_was_told_of(training: TrainingJob, is_stored: bool) -> None:
+def test_a_cancelled_job_leaves_no_results_that_its_client_never_heard_of(
+    training: TrainingJob, is_stored: bool
+) -> None:
     held, files = training.held, training.own.files
     file = files.add([b"a"], filename="results.csv", purpose=RESULTS_PURPOSE, max_bytes=9, asks_quota=False)
     if is_stored:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,9 @@ from cohort.store.enums import JobKind, JobStatus
 from cohort.store.errors import StorageFull
 from cohort.store.jobs.claims import Claims
 from cohort.store.jobs.project_jobs import NewJob
-from cohort.store.store import Store, open_store
+from cohort.store.store import Store
 
 DAY = 86400.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    opened = open_store(tmp_path / "service", clock=clock)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("days", [0.5, 2.0])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import StorageFullError
+from cohort.service.jobs.housekeeping.leftovers import remove_folders_of_ended_jobs
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs
-from cohort.service.jobs.leftovers import remove_folders_of_ended_jobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.runner import JobRunner
 from cohort.service.jobs.runner_settings import RunnerSettings

@@ -142,7 +142,7 @@ def _report(opened: OpenService, address: str) -> None:
         report_note(note)
     print(f"base models: {', '.join(opened.served.bases)}")
     print(f"everything is in {opened.file.folder}")
-    # made as it is shown: a start that ends before would leave one that nobody has
+    # made as it is shown: a start that ends before would leave a key that was never shown
     if (key := first_key(opened.store, owner=f"{opened.file.node}-{os.getpid()}")) is not None:
         print(f"the first key, shown once: {key}", flush=True)
     print(f"serving on {address}/v1", flush=True)

@@ -21,7 +21,7 @@ from cohort.scheduling.shares.jobs import WaitingJob
 from cohort.service.jobs.base_dispatcher import BaseDispatcher
 from cohort.service.jobs.dispatcher import DispatcherProcess
 from cohort.service.jobs.held_job import HeldJob
-from cohort.service.jobs.housekeeper import Housekeeper
+from cohort.service.jobs.housekeeping.housekeeper import Housekeeper
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_parts import JobParts
 from cohort.service.jobs.job_task import BaseForJobs

@@ -308,7 +308,7 @@ class CheckpointStore:
             try:
                 hidden = self._hide(checkpoint.folder)
             except OSError as error:
-                # it is unknown all the same, and keeps no other from being found
+                # clients do not find it, and others are still found
                 _log.warning("%s, which has expired, is removed later: %s", checkpoint.uri, error)
                 return
         shutil.rmtree(hidden, ignore_errors=True)

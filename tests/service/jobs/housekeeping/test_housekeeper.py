@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.service.jobs.housekeeper import Housekeeper
+from cohort.service.jobs.housekeeping.housekeeper import Housekeeper
 from cohort.store.database import Database
 from cohort.store.errors import StoreUnavailable
 from cohort.store.store import Store, open_store

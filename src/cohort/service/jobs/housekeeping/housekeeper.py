@@ -9,8 +9,12 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError
-from cohort.service.jobs.leftovers import forget_ended_tasks, remove_folders_of_ended_jobs, remove_untouched
-from cohort.service.jobs.run_retention import remove_old_runs
+from cohort.service.jobs.housekeeping.leftovers import (
+    forget_ended_tasks,
+    remove_folders_of_ended_jobs,
+    remove_untouched,
+)
+from cohort.service.jobs.housekeeping.run_retention import remove_old_runs
 from cohort.store.retention import Retention
 from cohort.store.store import Store
 

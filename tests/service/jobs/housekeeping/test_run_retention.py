@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from cohort.core.clock import ManualClock
-from cohort.service.jobs.housekeeper import Housekeeper
-from cohort.service.jobs.run_retention import remove_old_runs
+from cohort.service.jobs.housekeeping.housekeeper import Housekeeper
+from cohort.service.jobs.housekeeping.run_retention import remove_old_runs
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.retention import Retention
 from cohort.store.store import open_store

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from cohort.core.clock import ManualClock
+from cohort.service.jobs.housekeeping.leftovers import (
+    forget_ended_tasks,
+    remove_folders_of_ended_jobs,
+    remove_untouched,
+)
 from cohort.service.jobs.job_folder import JobFolder
-from cohort.service.jobs.leftovers import forget_ended_tasks, remove_folders_of_ended_jobs, remove_untouched
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.store.jobs.project_jobs import NewJob
-from cohort.store.store import Store, open_store
+from cohort.store.store import Store
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.task_queue.store import open_queue
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    opened = open_store(tmp_path / "service", clock=clock)
-    yield opened
-    opened.close()
 
 
 def _make_old(path: Path, *, hours: float) -> None:
@@ -51,7 +40,7 @@ def test_rows_of_jobs_that_ended_elsewhere_go_after_an_hour(tmp_path: Path, stor
     _make_old(folders / "ftjob-forgotten", hours=25)
     own.jobs.cancel(cancelled)
     clock.advance(HOUR - 1)
-    # its node may still be letting go of it; one that nobody knows may be of a job that is being made
+    # its node may still be letting go of it; one that the database does not know may be of a job that is being made
     assert remove_folders_of_ended_jobs(store, folders) == 1
     assert sorted(path.name for path in folders.iterdir()) == sorted([cancelled, is_open, "ftjob-unknown"])
     clock.advance(1)
@@ -66,7 +55,7 @@ def test_tasks_of_jobs_that_ended_leave_the_queue(tmp_path: Path, store: Store, 
     ended, is_open = (own.jobs.create(NewJob(base_model="b", request={})).id for _ in range(2))
     forget_ended_tasks(store, tmp_path / "queue")
     states = {ended: TaskState.REMOVED, is_open: TaskState.HELD, "ftjob-gone": TaskState.DONE}
-    # of one that nobody knows, a worker may still be at it
+    # a worker may still train one that the database does not know
     states["ftjob-running"] = TaskState.RUNNING
     with closing(LocalQueue(tmp_path / "queue", runs=tmp_path / "runs")), open_queue(tmp_path / "queue") as queue:
         for name, state in states.items():
@@ -80,7 +69,7 @@ def test_tasks_of_jobs_that_ended_leave_the_queue(tmp_path: Path, store: Store, 
         assert {task.name for task in queue.tasks()} == {is_open, "ftjob-running"}
 
 
-def test_files_of_requests_go_when_nobody_wrote_to_them_for_a_day(tmp_path: Path) -> None:
+def test_files_of_requests_go_when_they_were_not_written_for_a_day(tmp_path: Path) -> None:
     uploads, scratch = tmp_path / "uploads", tmp_path / "scratch"
     (scratch / "plan-killed" / "job").mkdir(parents=True)
     (scratch / "plan-killed" / "job" / "train.jsonl").write_text("{}\n")
